@@ -1,19 +1,30 @@
-"""Import transformers without the parts of torch and scipy that only other uses of it need.
+"""Import transformers and train without the parts of torch and scipy that only other uses need.
 
 Every model class of transformers imports `transformers.modeling_utils`, which imports the compiler
 of torch, distributed tensors and checkpoints, and scipy's optimisation for losses of object
 detection. These take as long to import as all of transformers, and a model that runs in one process
-without `torch.compile` uses none of them.
+without `torch.compile` uses none of them. The optimisers of torch import its compiler, too, only to
+tell it which of their functions it should leave alone.
 
 `deferred_imports` replaces the built-in function `__import__`, which Python calls for each `import`
-statement, as long as the context lasts. If a module of transformers executes
-`from torch.distributed.tensor import DTensor`, it gets a `DeferredName`, which imports the module
-at its first use. Everything else is imported as usual:
+statement, as long as the context lasts. Two kinds of statements find something else then:
 
-- modules that were imported before, and imports by any other package, such as torch itself;
-- statements of other forms, such as `import torch.distributed.tensor`.
+1. If a module of transformers or accelerate executes `from torch.distributed.tensor import
+   DTensor`, it gets a `DeferredName`, which imports the module at its first use. `_DEFERRED` lists
+   the modules.
+2. If one of the modules of torch in `_TELLS_COMPILER` executes `import torch._dynamo`, the name
+   `torch._dynamo` is a `_DeferredCompiler`. It has the decorators of the compiler. What they are
+   told is told to the compiler right after the compiler's import, if it is ever imported.
+
+Everything else is imported as usual:
+
+- modules that were imported before, and imports by any other package or module;
+- statements of other forms, such as `import torch.distributed.tensor`;
+- everything in a run of several processes.
 
 Modules in `sys.modules` are never replaced, so a later import outside the context is a usual one.
+What a stand-in lacks is looked up in the real module, which is imported for it. A version of a
+library whose statements look different therefore costs time, and nothing else.
 """
 
 import builtins
@@ -23,10 +34,11 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
+
+from unlearnbench.base.import_hooks import after_import
 
 _COMPILER = "torch._dynamo"
 _DEFERRED = (
@@ -39,15 +51,23 @@ _DEFERRED = (
     "torch.distributed.tensor",
 )
 """Modules that are deferred, with all modules inside them."""
-_IMPORTER = "transformers."
+_IMPORTERS = ("transformers.", "accelerate.")
 """How the names of modules begin whose imports are deferred."""
-_DECORATORS = ("torch.compiler", "torch._compile")
-"""Modules of torch with decorators that import the compiler."""
+_TELLS_COMPILER = (
+    "torch._compile",
+    "torch._subclasses.fake_tensor",
+    "torch.compiler",
+    "torch.optim.optimizer",
+)
+"""Modules of torch that import the compiler to tell it something, or to ask for a setting."""
 
 
 @contextmanager
 def deferred_imports() -> Generator[None, None, None]:
-    """Defer imports of transformers, see above, as long as the context lasts."""
+    """Defer imports, see above, as long as the context lasts.
+
+    Contexts may be nested. The compiler is deferred only if torch is already imported.
+    """
     original = builtins.__import__
     # A model that is divided between processes needs distributed tensors.
     if isinstance(original, _Import) or int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -59,7 +79,10 @@ def deferred_imports() -> Generator[None, None, None]:
         with _deferred_compiler():
             yield
     finally:
-        builtins.__import__ = original
+        replacement.is_active = False
+        # Somebody else may have replaced it meanwhile.
+        if builtins.__import__ is replacement:
+            builtins.__import__ = original
 
 
 class DeferredName:
@@ -150,9 +173,14 @@ class _DeferredModule(ModuleType):
 
 
 class _Import:
-    """A replacement of `__import__`, with the same arguments."""
+    """A replacement of `__import__`, with the same arguments.
+
+    Attributes:
+        is_active: Whether imports are deferred.
+    """
 
     def __init__(self, original: Callable[..., Any]) -> None:
+        self.is_active = True
         self._original = original
 
     def __call__(
@@ -163,57 +191,72 @@ class _Import:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        if level == 0 and globals is not None and name.startswith(("torch.", "scipy.")):
+        may_be_deferred = level == 0 and name.startswith(("torch.", "scipy."))
+        if may_be_deferred and globals is not None and self.is_active:
             importer = str(globals.get("__name__"))
             if fromlist and "*" not in fromlist and _is_deferred(name, importer):
                 return _DeferredModule(name)
-            if name == _COMPILER and importer in _DECORATORS:
-                torch = sys.modules["torch"]
-                if isinstance(vars(torch).get("_dynamo"), _DeferredCompiler):
-                    return torch
+            if not fromlist and importer in _TELLS_COMPILER and _is_stood_in_for(name):
+                # `import torch._dynamo` binds the name `torch`.
+                return sys.modules["torch"]
         return self._original(name, globals, locals, fromlist, level)
 
 
 def _is_deferred(name: str, importer: str) -> bool:
-    if name in sys.modules or not importer.startswith(_IMPORTER):
+    if name in sys.modules or not importer.startswith(_IMPORTERS):
         return False
     return any(name == module or name.startswith(f"{module}.") for module in _DEFERRED)
 
 
-# Decorators of the compiler
+# The compiler
 
 
 @contextmanager
 def _deferred_compiler() -> Generator[None, None, None]:
-    """Let `torch._dynamo` be a `_DeferredCompiler` as long as the context lasts."""
+    """Let `torch._dynamo` be the `_DeferredCompiler` as long as the context lasts."""
     torch = sys.modules.get("torch")
     if torch is None or _COMPILER in sys.modules:
         yield
         return
-    compiler = _DeferredCompiler()
-    finder = _CompilerFinder(compiler)
-    sys.meta_path.insert(0, finder)
-    vars(torch)["_dynamo"] = compiler
+    vars(torch)["_dynamo"] = _deferred
     try:
         yield
     finally:
         # An import of the compiler has replaced the attribute.
-        if vars(torch).get("_dynamo") is compiler:
+        if vars(torch).get("_dynamo") is _deferred:
             del vars(torch)["_dynamo"]
-        if not compiler.calls and finder in sys.meta_path:
-            sys.meta_path.remove(finder)
+
+
+def _is_stood_in_for(name: str) -> bool:
+    """Whether `_deferred` has what a statement `import name` makes available."""
+    if name not in (_COMPILER, f"{_COMPILER}.config") or _COMPILER in sys.modules:
+        return False
+    return vars(sys.modules["torch"]).get("_dynamo") is _deferred
 
 
 class _DeferredCompiler(ModuleType):
-    """Stands for `torch._dynamo`. It has the decorators that transformers uses at import.
-
-    Attributes:
-        calls: What to do with the compiler when it is imported.
-    """
+    """Stands for `torch._dynamo`. It has what torch and transformers use without compiling."""
 
     def __init__(self) -> None:
         super().__init__(_COMPILER)
-        self.calls: list[Callable[[Any], object]] = []
+        self.config = _CompilerConfig()
+        self._opaque: list[Any] = []
+        """Functions for `allow_in_graph`."""
+        self._disabled: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+        """By wrapper, what disables its function. A wrapper that nobody uses is forgotten."""
+        self._waits_for_import = False
+
+    def _wait_for_import(self) -> None:
+        if not self._waits_for_import:
+            after_import(_COMPILER, self._tell)
+            self._waits_for_import = True
+
+    def _tell(self, compiler: Any) -> None:
+        """Tell the real compiler what the stand-in was told."""
+        for function in self._opaque:
+            compiler.allow_in_graph(function)
+        for disable_in in list(self._disabled.values()):
+            disable_in(compiler)
 
     def disable(
         self,
@@ -234,12 +277,14 @@ class _DeferredCompiler(ModuleType):
         def wrapper(*arguments: Any, **values: Any) -> Any:
             return called[0](*arguments, **values)
 
-        self.calls.append(disable_in)
+        self._wait_for_import()
+        self._disabled[wrapper] = disable_in
         return wrapper
 
     def allow_in_graph(self, function: Any) -> Any:
         """Note a function that the compiler does not look into."""
-        self.calls.append(lambda compiler: compiler.allow_in_graph(function))
+        self._wait_for_import()
+        self._opaque.append(function)
         return function
 
     def assume_constant_result(self, function: Any) -> Any:
@@ -247,39 +292,30 @@ class _DeferredCompiler(ModuleType):
         function._dynamo_marked_constant = True
         return function
 
+    def graph_break(self, *_arguments: Any, **_options: Any) -> None:
+        """End the compiled part of a function here. Nothing is being compiled."""
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(import_module(_COMPILER), name)
 
 
-class _CompilerFinder(MetaPathFinder):
-    """Finds the compiler once, and carries out the calls that were made before it was imported."""
+class _CompilerConfig:
+    """Stands for `torch._dynamo.config`. It has the settings that `FakeTensorMode` reads.
 
-    def __init__(self, deferred: _DeferredCompiler) -> None:
-        self._deferred = deferred
+    They decide whether results for fake tensors are kept, whether kept results are checked, and
+    which operators have results that somebody has recorded. The values are torch's defaults.
+    """
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _COMPILER:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CompilerLoader(spec.loader, self._deferred)
-        return spec
+    _custom_ops_profile = None
+    fake_tensor_cache_enabled = True
+    fake_tensor_cache_crosscheck_enabled = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(f"{_COMPILER}.config"), name)
 
 
-class _CompilerLoader(Loader):
-    def __init__(self, loader: Loader, deferred: _DeferredCompiler) -> None:
-        self._loader = loader
-        self._deferred = deferred
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        for call in self._deferred.calls:
-            call(module)
+_deferred = _DeferredCompiler()

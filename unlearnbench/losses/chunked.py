@@ -13,6 +13,7 @@ Symbols: N tokens, H hidden size, V vocabulary entries, c tokens of a chunk, n t
 a chunk, z logits, ∂value/∂z gradient of a token's value with respect to the token's own logits.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -131,9 +132,12 @@ def apply_kernel(
     compute = _compute_dtype(hidden, projection)
     options = _LogitOptions(projection.scale, projection.cap, kernel, compute)
     strategy = _choose_strategy(hidden, projection, options, eager=eager)
-    # Chunks and buffers are laid out by hand: there is nothing for torch.compile to improve.
-    uncompiled: Any = torch.compiler.disable(_ChunkedLoss.apply)
-    tensors: tuple[Tensor, Tensor] = uncompiled(
+    apply: Any = _ChunkedLoss.apply
+    if torch.compiler.is_compiling() or "torch._dynamo" in sys.modules:
+        # Chunks and buffers are laid out by hand: there is nothing for torch.compile to improve.
+        # This imports the compiler, so it is left out if nothing can be compiled.
+        apply = torch.compiler.disable(apply)
+    tensors: tuple[Tensor, Tensor] = apply(
         hidden, projection.weight, projection.bias, options, strategy
     )
     return tensors

@@ -1,7 +1,6 @@
 """Entropy over the options of a multiple choice."""
 
 import numpy as np
-from scipy.special import entr, softmax
 
 from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import FloatArray, SetEvaluation
@@ -21,6 +20,8 @@ class OptionEntropy(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """Return values [n] in [0, 1]."""
+        from scipy.special import entr, softmax  # most benchmarks do not need this metric
+
         means, tokens, present = seen.scored_answers
         log_probabilities = np.where(tokens > 0, -means * tokens, np.nan)
         # Rows may have fewer options than others. A missing option has probability 0.

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from unlearnbench.models.transformers_import import import_transformers
+
 _USELESS_BEGINNINGS = (
     "Found missing adapter keys",  # we raise an error of our own
     "Model (has|with) `tie_word_embeddings=True`",  # `lora.merged` unties the two layers
@@ -18,6 +20,7 @@ _USELESS_BEGINNINGS = (
 
 def quiet_transformers() -> None:
     """Turn off load reports and progress bars of libraries. Our own warnings are still printed."""
+    import_transformers()
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from unlearnbench.base.deferred_imports import deferred_imports
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.models.lora import add_lora
@@ -173,7 +174,7 @@ def _built(key: _ShapeKey) -> Any:
     config = copy.deepcopy(key.config)
     config._attn_implementation = None
     # Building must not change the state of the random generators.
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+    with deferred_imports(), torch.random.fork_rng(devices=[]), torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(
             config,
             dtype=getattr(torch, key.settings.dtype),
@@ -224,7 +225,7 @@ def _counted(key: _ShapeKey) -> Shape:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     built = _built(key)
-    with FakeTensorMode():
+    with deferred_imports(), FakeTensorMode():
         model = _on_fake_cpu(built)
         if key.settings.gradient_checkpointing:
             # As in training: the gradients of all layers exist, also with adapters.

@@ -14,11 +14,13 @@ model are a `Shape`, and the batches, precisions and processes of a run a `Setup
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unlearnbench.api.benchmark import Dataset, SplitKey
@@ -123,18 +125,38 @@ def core_rates(shape: Shape) -> Rates:
 def measured_flops(hidden: int, inner: int, tokens: int = 1024) -> float:
     """Measure the FLOP/s of one thread, forward and back, in a third of a second."""
     import torch
-    from torch.utils.benchmark import Timer
 
     rows = torch.ones(tokens, hidden)
     up = torch.ones(hidden, inner, requires_grad=True)
     down = torch.ones(inner, hidden, requires_grad=True)
-    step = "torch.autograd.grad(((rows @ up).relu() @ down).sum(), (up, down))"
-    values = {"torch": torch, "rows": rows, "up": up, "down": down}
-    timer: Any = Timer(step, globals=values, num_threads=1)
+
+    def step() -> None:
+        value = ((rows @ up).relu() @ down).sum()
+        torch.autograd.grad(value, (up, down))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds = _median_seconds(step, total=0.3)
+    finally:
+        torch.set_num_threads(threads)
     # The forward pass has two products and the backward pass three, because the rows need no
     # gradient. Each product takes 2 · tokens · hidden · inner operations.
-    flop = 10 * tokens * hidden * inner
-    return flop / float(timer.blocked_autorange(min_run_time=0.3).median)
+    return 10 * tokens * hidden * inner / seconds
+
+
+def _median_seconds(step: Callable[[], None], total: float) -> float:
+    """Return the median time of a step that is repeated for `total` seconds.
+
+    `torch.utils.benchmark` would do the same, but it imports setuptools.
+    """
+    step()
+    times: list[float] = []
+    while sum(times) < total:
+        start = perf_counter()
+        step()
+        times.append(perf_counter() - start)
+    return median(times)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ drawn for it. The rows of all parts of all items of a micro-batch go through the
 are then cut into the predictions of each part.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from unlearnbench.api.method import PARTS, LossBatch, Needs, Part, References
@@ -22,6 +23,9 @@ from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.models.token_row import Row
 from unlearnbench.training.answer_sampling import SampledAnswers
 from unlearnbench.training.reference_model import ReferenceParts, ReferenceRows
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 Counts = Mapping[Part, tuple[int, int]]
 """By part, the number of scored tokens and of rows in a whole optimiser step."""

@@ -1,23 +1,28 @@
 """The model that a training changes: its trained weights, and their place on devices."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from unlearnbench.api.method import Method
 from unlearnbench.api.modifier import Gradients
+from unlearnbench.base.deferred_imports import deferred_imports
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.fsdp import is_sharded, local_part, shard
+from unlearnbench.base.garbage_collection import collection_paused
 from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED, Precision
 from unlearnbench.models.towers import freeze_unreached
 from unlearnbench.training.objective import called
 from unlearnbench.training.optimizers import PRODUCTS, TrainerSettings
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def freeze_untrained(model: nn.Module, method: Method, precision: Precision) -> None:
@@ -130,6 +135,11 @@ class TrainedModel:
 
 def make_accelerator(precision: Precision) -> Accelerator:
     """Make the accelerator of a run in this process."""
+    # Processes that only plan, or only evaluate, import this module, too.
+    with collection_paused(), deferred_imports():
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+
     # A worker may train in several precisions one after another, which accelerate's shared state
     # would refuse.
     AcceleratorState._reset_state()  # pyright: ignore[reportPrivateUsage]  # no public name

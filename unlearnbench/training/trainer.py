@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from unlearnbench.api.method import LossBatch, Method, Needs
 from unlearnbench.api.modifier import Gradients, Modifier, OptimizerKind, RunStep
 from unlearnbench.api.retain_terms import retain_nll
+from unlearnbench.base.deferred_imports import deferred_imports
 from unlearnbench.base.distributed import barrier, is_main_process
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.fsdp import as_shard, full_tensor, full_tensors, local_shard, unsharded
@@ -127,7 +128,8 @@ class Trainer:
             self._start = self._trained_model.copy_of_update_factors()
 
         optimizer_kinds = [kind for kind in modifiers if isinstance(kind, OptimizerKind)]
-        self.optimizers: list[Any] = [*make_optimizers(model, settings, *optimizer_kinds)]
+        with deferred_imports():
+            self.optimizers: list[Any] = [*make_optimizers(model, settings, *optimizer_kinds)]
         self._full_rates = [
             [group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers
         ]
@@ -212,6 +214,7 @@ class Trainer:
         kept[epochs_before] = self.rows.items(needs, self.settings.seed, epochs_before + 1)
         self._items_by_epoch = kept
 
+    @deferred_imports()
     def _step(self, items: Sequence[Item], epoch: int) -> StepResult:
         """Take a step over the items of all processes."""
         # Random numbers of a step, such as dropout's, are the same when a run is resumed.
@@ -459,6 +462,7 @@ class Trainer:
             metadata |= self.passes.scale.metadata()
         return metadata | {"state": json.dumps(dict(self.state))}
 
+    @deferred_imports()
     def load(self, path: Path) -> None:
         """Resume from a checkpoint of `save`."""
         with safe_open(path, framework="pt") as file:
