@@ -33,6 +33,9 @@ COPIED = ".manifest.json"
 AT_ONCE = 8
 """Records that are copied at a time."""
 
+_EXTRA_OF_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""The extra of this package with the driver of a storage, by the beginning of its address."""
+
 
 class _FileSystem(NamedTuple):
     """An opened storage."""
@@ -174,12 +177,29 @@ class Storage:
         import fsspec
 
         url = str(self.url)
+        self._check_driver(url)
         is_local = "://" not in url or url.startswith(("file://", "local://"))
         options = {"auto_mkdir": True} if is_local else {}
         open_url = fsspec.core.url_to_fs
         # Other machines add files, so that listings must not be cached.
         files, root = self._do("open", open_url, url, use_listings_cache=False, **options)
         return _FileSystem(files, str(root).rstrip("/"))
+
+    def _check_driver(self, url: str) -> None:
+        """Raise StorageError if the package that reads storages of this kind is not installed."""
+        import fsspec
+
+        scheme, separator, _ = url.partition("://")
+        extra = _EXTRA_OF_SCHEME.get(scheme)
+        if not separator or extra is None:
+            return
+        try:
+            fsspec.get_filesystem_class(scheme)
+        except ImportError:
+            raise StorageError(
+                f"storage {redact(url)}: {scheme}:// needs a package that is not installed: "
+                f"pip install 'unlearnbench[{extra}]', or name a folder that all machines reach"
+            ) from None
 
     @property
     def _files(self) -> Any:

@@ -1,6 +1,8 @@
 """Files that machines share through a storage: whole or not at all, and checked by hash."""
 
 import shutil
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,18 @@ def test_a_run_goes_on_on_a_machine_that_has_nothing_but_the_storage(tmp_path: P
     config, folder = work("four")
     assert not list(run_epochs(spec, config, folder))
     assert without_times(read_records(folder)[-1]) == without_times(alone)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "extra", "driver"), [("s3", "s3", "s3fs"), ("gs", "gcs", "gcsfs")]
+)
+def test_a_storage_without_its_driver_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str, driver: str
+) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)
+    # Without drivers that another test has imported.
+    monkeypatch.setattr(import_module("fsspec.registry"), "_registry", {})
+    storage = machine(f"{scheme}://user:secret@bucket/runs", tmp_path / "one")
+    with pytest.raises(StorageError, match=rf"pip install 'unlearnbench\[{extra}\]'") as raised:
+        storage.push(write(tmp_path / "one" / "small" / "records" / "r", record="1"))
+    assert "secret" not in str(raised.value)
