@@ -109,20 +109,24 @@ def seeds_of_choice(panel: Panel) -> str:
     return listed_seeds(sorted({seed for choice in panel.choices for seed in choice.chosen_on}))
 
 
-def stopped_text(starts: Sequence[Start], count: int, folder: Path) -> str:
-    """Return the error with which a sweep stops before its first run.
+def stopped_text(starts: Sequence[Start], count: int, folder: Path, runs: int = 0) -> str:
+    """Return the error with which a sweep stops before the first run of a start model that fails.
 
     Args:
         starts: The start models that have not learned their rows.
         count: Number of start models of the sweep.
         folder: Folder of the sweep.
+        runs: Number of runs from other start models that have ended meanwhile.
     """
+    done, kept = "nothing was swept", "prepared models and evaluations"
+    if runs:
+        done = f"the sweep stops after {runs} run{'s' * (runs > 1)}"
+        kept = f"runs, {kept}"
     models = "the start model" if count == 1 else f"{len(starts)} of {count} start models"
-    lines = [f"nothing was swept, because {models} cannot show what a method does"]
+    lines = [f"{done}, because {models} cannot show what a method does"]
     lines += [f"{start.place}: {start.fault}" for start in starts]
     lines.append(
-        f"prepared models and evaluations are kept (`unlearnbench report {folder}` shows them); "
-        "--force sweeps all the same"
+        f"{kept} are kept (`unlearnbench report {folder}` shows them); --force sweeps all the same"
     )
     return "\n".join(lines)
 

@@ -60,7 +60,7 @@ def sweep(
 ) -> int:
     """Carry out every run of a config. The same command resumes it and skips finished runs.
 
-    The sweep stops before its first run if the start model has not learned its rows.
+    The sweep stops before the first run from a start model that has not learned its rows.
 
     Results go to the folder output/name: report.html, results.csv, records/, plan.json and
     mlflow.db. A config with several benchmarks writes such a folder for each benchmark, and one

@@ -1,8 +1,8 @@
-"""Check before the first run of a sweep that the start model knows its rows.
+"""Check before the first run from a start model that it knows its rows.
 
 A start model that has not learned the forget rows has nothing to forget, and one that cannot answer
 retain rows has nothing to keep. All methods would then look alike, or the method that damages most
-would look best. That is why a sweep measures two things before its first run, and stops if one of
+would look best. That is why a sweep measures two things before such a run, and stops if one of
 them is too low:
 
 - extraction strength on the forget rows, compared with the retain model's question by question

@@ -39,16 +39,17 @@ class EarlyBases:
         self,
         models: Sequence[str] = (),
         process: BaseProcess | None = None,
-        seconds: Any = None,
+        seconds: Sequence[float] = (),
     ) -> None:
         """Take up a process that has been started.
 
         Args:
-            models: Names of the models.
+            models: Names of the models, in the order in which their bases are trained.
             process: The process. None: there is nothing to train early.
-            seconds: Number in shared memory, to which the process writes how long it took.
+            seconds: Numbers in shared memory, by model: to each, the process writes how long it
+                took.
         """
-        self._models = frozenset(models)
+        self._models = list(models)
         self._process = process
         self._seconds = seconds
 
@@ -60,15 +61,13 @@ class EarlyBases:
         """Whether the process has ended, in whatever way."""
         return self._process is None or not self._process.is_alive()
 
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether all models were trained."""
-        return self._process is not None and self._process.exitcode == 0
+    def seconds_of(self, task: PreparationTask) -> float | None:
+        """Return how long a base model took, the first one with imports; None if it is not done.
 
-    @property
-    def seconds(self) -> float:
-        """How long the process took, with its imports. 0 if it has not succeeded."""
-        return 0.0 if self._seconds is None else float(self._seconds.value)
+        Args:
+            task: A task for which `trains` is true.
+        """
+        return self._seconds[self._models.index(task.model)] or None
 
     def stop(self) -> None:
         """End the process. What it has trained is kept up to its last checkpoint."""
@@ -92,7 +91,7 @@ def early_bases(config: SweepConfig, pipeline: Pipeline) -> Generator[EarlyBases
         yield EarlyBases()
         return
     context = get_context("fork")
-    seconds: Any = context.RawValue("d", 0.0)
+    seconds: Any = context.RawArray("d", len(names))
     arguments = (config, names, pipeline, os.getpid(), seconds)
     process = context.Process(target=_train, args=arguments, daemon=True)
     with warnings.catch_warnings():
@@ -131,7 +130,7 @@ def _train(
         names: Names of the models.
         pipeline: Trains their bases.
         driver: Id of the process that has forked this one.
-        seconds: Gets the seconds that all of it took.
+        seconds: Gets the seconds that each of them took.
     """
     begin = time.monotonic()
     ctypes.CDLL(None).prctl(_SIGNAL_AT_DEATH_OF_PARENT, signal.SIGTERM)
@@ -144,5 +143,8 @@ def _train(
     for stream in (1, 2):
         os.dup2(nowhere, stream)
     os.environ.update(worker_variables(config))
-    pipeline.prepare_bases(config, names)
-    seconds.value = time.monotonic() - begin
+    for index, name in enumerate(names):
+        pipeline.prepare_bases(config, [name])
+        now = time.monotonic()
+        seconds[index] = now - begin
+        begin = now

@@ -59,8 +59,6 @@ class Search:
             id(study): deque(study.study.placeholders()) for study in self.studies
         }
         """By `id` of a study: a placeholder for each run that it will suggest."""
-        self.total = len(planned) + len(self.placeholders)
-        """Largest number of runs."""
 
     @property
     def placeholders(self) -> list[RunSpec]:

@@ -67,9 +67,12 @@ class Progress:
         self._warnings: set[str] = set()
         self._notes: set[str] = set()
         """What `shares_gpus` has printed."""
+        self._useless_starts: set[str] = set()
+        """What `warn_of_starts` has printed."""
 
         # The bar, and what it counts: first tasks, then runs.
         self._bar: Bar | None = None
+        self._counts_tasks = False
         self._done = 0
         self._total = 0
         self._failed = 0
@@ -94,13 +97,15 @@ class Progress:
         """Start the bar of the tasks that runs depend on."""
         if labels:
             self._print(f"preparing: {', '.join(labels)}")
+        self._counts_tasks = True
         self._start_bar("preparing", 0, len(labels))
 
     def prepared(self, label: str, seconds: float) -> None:
-        """Print that a task is done."""
+        """Print that a task is done. Runs may have begun meanwhile, which the bar counts then."""
         self._print(f"prepared {label} in {format_duration(seconds)}")
-        self._done += 1
-        self._update()
+        if self._counts_tasks:
+            self._done += 1
+            self._update()
 
     def running(
         self,
@@ -128,7 +133,7 @@ class Progress:
             self._labels.add(*_method(run))
         self._has_several_models = len({run.model.name for run in runs}) > 1
         self._has_several_seeds = len({run.seed for run in runs}) > 1
-        self._warn_of_starts(panels)
+        self.warn_of_starts(panels)
         line = f"running: {len(runs)} runs, {slots} at a time"
         if finished:
             line += f", {finished} are done already"
@@ -136,6 +141,7 @@ class Progress:
         if time_left:
             line += f"; about {time_left}, as those took"
         self._print(line)
+        self._counts_tasks = False
         self._start_bar("running", finished, len(runs) + finished)
 
     def started(self, run: RunSpec) -> None:
@@ -261,7 +267,7 @@ class Progress:
             notes[without_retain_model(panel.rows[0].schema)] = None
         for note in filter(None, notes):
             self._print_wrapped(note, "  ")
-        self._warn_of_starts(panels)
+        self._print_useless(no_result(panels))
         self._print(f"took {format_duration(seconds)}")
         faulty = [panel.panel for panel in panels if panel.start.fault]
         for conclusion in conclusions:
@@ -315,8 +321,14 @@ class Progress:
             parts.append(f"seed {run.seed}")
         return "  ".join(parts)
 
-    def _warn_of_starts(self, panels: Sequence[Panel]) -> None:
-        for text in no_result(panels):
+    def warn_of_starts(self, panels: Sequence[Panel]) -> None:
+        """Warn of start models that cannot show a method's effect, once of each."""
+        new = [text for text in no_result(panels) if text not in self._useless_starts]
+        self._useless_starts.update(new)
+        self._print_useless(new)
+
+    def _print_useless(self, texts: Sequence[str]) -> None:
+        for text in texts:
             self._print(f"NO RESULT for {text}.", red=True)
 
     def _print(self, text: str, *, red: bool = False) -> None:

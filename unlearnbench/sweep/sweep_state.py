@@ -139,12 +139,21 @@ class SweepState:
         self._ended: set[str] = set()
         """Ids of the runs that this command has recorded."""
 
-    def track_finished(self, plan: Plan, unfinished: Collection[str] = ("failed",)) -> set[str]:
+    @property
+    def ended_runs(self) -> int:
+        """Number of runs that have ended in this command."""
+        return len(self._ended)
+
+    def track_finished(
+        self, plan: Plan, unfinished: Collection[str] = ("failed",), *, new_runs: bool = True
+    ) -> set[str]:
         """Track the finished records of a plan that are not tracked yet.
 
         Args:
             plan: The runs, and the start and retain models, that the sweep's tables show now.
             unfinished: Statuses of records whose runs are run again.
+            new_runs: Whether to track runs that were not tracked before. False while runs are at
+                work: they are tracked when they end.
 
         Returns:
             The ids of all finished records in the folder.
@@ -164,6 +173,8 @@ class SweepState:
         # Runs are compared with start and retain models, which therefore come first.
         for record in sorted(planned, key=lambda record: record.kind == "run"):
             is_new = record.id not in self._tracked
+            if is_new and record.kind == "run" and not new_runs:
+                continue
             is_outdated = record.panel in outdated_panels or record.id in chosen_otherwise
             if is_new or is_outdated:
                 self._track(record)

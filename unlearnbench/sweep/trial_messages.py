@@ -1,18 +1,24 @@
 """What the driver of a sweep and the process of a trial send each other.
 
-The driver sends a run as the parameters of the trial, and the process answers with a result of Tune
-for each evaluated epoch. Both contain pydantic models and dataclasses as JSON text.
+The driver sends the work as the parameters of the trial: `{"run": …}`, `{"task": …}` for a task of
+the preparation, or `PAUSE`. The process answers with results of Tune: one for each evaluated epoch
+of a run, one for a task. Both contain pydantic models and dataclasses as JSON text.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.gpu_sharing import GpuPlace
 from unlearnbench.sweep.pipeline import Pipeline
+
+PAUSE: Mapping[str, Any] = {"pause": True}
+"""Parameters of a trial without work. It keeps its process until there is work for it."""
 
 
 def parameters(run: RunSpec, place: GpuPlace | None = None) -> dict[str, Any]:
@@ -34,13 +40,32 @@ def parameters(run: RunSpec, place: GpuPlace | None = None) -> dict[str, Any]:
 
 def place_of(parameters: Mapping[str, Any]) -> GpuPlace | None:
     """Read the place that the function `parameters` has written."""
-    place = parameters["place"]
+    place = parameters.get("place")
     return None if place is None else GpuPlace(**place)
 
 
 def run_of(parameters: Mapping[str, Any]) -> RunSpec:
     """Read the run that the function `parameters` has written."""
     return RunSpec.model_validate_json(parameters["spec"])
+
+
+def task_parameters(task: PreparationTask) -> dict[str, Any]:
+    """Write a task as the parameters of a trial."""
+    return {"id": task.id, "model": task.model, "task": json.dumps(asdict(task))}
+
+
+def task_of(parameters: Mapping[str, Any]) -> PreparationTask:
+    """Read the task that the function `task_parameters` has written."""
+    fields = json.loads(parameters["task"])
+    return PreparationTask(**fields | {"after": tuple(fields["after"])})
+
+
+def task_seconds(
+    pipeline: Pipeline, task: PreparationTask, context: WorkerContext
+) -> Iterator[float]:
+    """Execute a task in one of its processes; yield the seconds that it took."""
+    config, folder = context.activate()
+    yield pipeline.execute(task, config, folder)
 
 
 def epoch_results(

@@ -1,7 +1,8 @@
-"""Execute runs as the trials of a Tune experiment, in processes that are used again."""
+"""Execute tasks and runs as the trials of a Tune experiment, in processes that are used again."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unlearnbench.base.errors import UnlearnbenchError, no_room
@@ -13,40 +14,85 @@ from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.gpu_sharing import MOST, GpuSharing, Room, SharedQueue
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
+from unlearnbench.sweep.preparation import Preparation
 from unlearnbench.sweep.sweep_state import SweepState
-from unlearnbench.sweep.trial_messages import parameters, place_of
+from unlearnbench.sweep.trial_messages import place_of
+from unlearnbench.sweep.work_queue import NextRun, PlannedRuns, SearchedRuns, WorkQueue
 from unlearnbench.sweep.worker_group import alive, strategy
 
 
-def run_trials(
-    runs: Sequence[RunSpec],
-    config: SweepConfig,
-    pipeline: Pipeline,
-    state: SweepState,
-    search: Search | None,
-    scheduler: Scheduler | None,
-    entry_of: Callable[[str], str],
-) -> None:
-    """Execute runs; return when each of them has a record.
+@dataclass(frozen=True)
+class Batch:
+    """What a Tune experiment executes.
 
-    Args:
-        runs: The runs, in the order in which they begin.
-        config: The sweep's configuration.
-        pipeline: The stages of the sweep.
-        state: The sweep's state, which takes note of events.
+    Attributes:
+        preparation: The tasks before the runs.
+        runs: The runs, in the order in which they begin if they have what they need.
         search: Gives the runs instead of `runs`. None if all runs are planned.
         scheduler: Settings by which weak runs are stopped early. None if all runs end.
         entry_of: Gives the method entry of a run by its id, see `halving.EntryOf`.
+        show_begin: Is called before the first run begins.
+    """
+
+    preparation: Preparation
+    runs: Sequence[RunSpec]
+    search: Search | None
+    scheduler: Scheduler | None
+    entry_of: Callable[[str], str]
+    show_begin: Callable[[], None]
+
+    @property
+    def known_runs(self) -> Mapping[str, RunSpec]:
+        """All runs by id. The search adds those that it suggests."""
+        if self.search is not None:
+            return self.search.runs
+        return {run.id: run for run in self.runs}
+
+    def next_run(self) -> NextRun:
+        """Return the function that gives one run after the other."""
+        if self.search is not None:
+            return SearchedRuns(self.search, self.preparation).next
+        return PlannedRuns(self.runs, self.preparation).next
+
+
+def run_trials(batch: Batch, config: SweepConfig, pipeline: Pipeline, state: SweepState) -> None:
+    """Execute tasks and runs; return when all tasks are done and each run has a record.
+
+    Args:
+        batch: The tasks and runs.
+        config: The sweep's configuration.
+        pipeline: The stages of the sweep.
+        state: The sweep's state, which takes note of events.
 
     Raises:
-        UnlearnbenchError: The disk is full, or memory is nearly full. Finished runs are kept.
+        UnlearnbenchError: A task fails, a start model has not learned its rows, the disk is full,
+            or memory is nearly full. Finished tasks and runs are kept.
     """
+    if not any(config.resources_of(model.name).is_measured for model in config.models):
+        _execute(batch, config, pipeline, state)
+        return
+    # A measured run needs a process that has used no memory before.
+    if not batch.preparation.is_over:
+        _execute(replace(batch, runs=(), search=None), config, pipeline, state)
+    batch.show_begin()
+    _execute(batch, config, pipeline, state, shares_gpus=True)
+
+
+def _execute(
+    batch: Batch,
+    config: SweepConfig,
+    pipeline: Pipeline,
+    state: SweepState,
+    *,
+    shares_gpus: bool = False,
+) -> None:
+    """Carry out an experiment; see `run_trials`."""
     from ray import tune
     from ray.exceptions import OutOfMemoryError
 
     scratch = state.folder / "ray"
     shutil.rmtree(scratch, ignore_errors=True)
-    tuner = _tuner(runs, config, pipeline, state, search, scheduler, entry_of)
+    tuner = _tuner(batch, config, pipeline, state, shares_gpus=shares_gpus)
     with defer_sigterm():  # the callback checks whether SIGTERM has come
         try:
             tuner.fit()
@@ -65,57 +111,47 @@ def run_trials(
 
 
 def _tuner(
-    runs: Sequence[RunSpec],
+    batch: Batch,
     config: SweepConfig,
     pipeline: Pipeline,
     state: SweepState,
-    search: Search | None,
-    scheduler: Scheduler | None,
-    entry_of: Callable[[str], str],
+    *,
+    shares_gpus: bool,
 ) -> Any:
-    """Set up the experiment; for the arguments see `run_trials`."""
+    """Set up an experiment; for the arguments see `run_trials`."""
     from ray import tune
 
     from unlearnbench.sweep.halving import HalvingByGroup, moments_of_halving
     from unlearnbench.sweep.tune_adapters import (
         EventCallback,
         QueueSearcher,
-        Run,
         SharedGpuSearcher,
+        Worker,
+        WorkScheduler,
     )
 
-    queue = _shared_queue(runs, config, state, search)
+    known_runs = batch.known_runs
+    queue = WorkQueue(batch.preparation, batch.next_run(), batch.show_begin, state.slots)
+    sharing = _shared_queue(batch, config, state) if shares_gpus else None
     most_at_a_time = state.slots
-    searcher: Any = None
-    if queue is not None:
-        known_runs = {run.id: run for run in runs} if search is None else search.runs
-        space: Any = {}
-        samples = -1  # until the searcher has no more runs, some of which it may repeat
-        searcher = SharedGpuSearcher(queue)
-        most_at_a_time = config.ray.concurrent or max(state.slots, int(queue.sharing.gpus * MOST))
-    elif search is None:
-        known_runs = {run.id: run for run in runs}
-        # Tune starts a trial for each value of the grid.
-        space = tune.grid_search([parameters(run) for run in runs])
-        samples = 1
-    else:
-        known_runs = search.runs  # the search adds those that it suggests
-        space = {}
-        samples = search.total
-        searcher = QueueSearcher(search)
+    searcher: Any = QueueSearcher(queue, keeps_processes=_can_pause(config))
+    if sharing is not None:
+        searcher = SharedGpuSearcher(sharing)
+        most_at_a_time = config.ray.concurrent or max(state.slots, int(sharing.sharing.gpus * MOST))
     halving = None
-    if scheduler is not None:
+    if batch.scheduler is not None:
         moments = moments_of_halving(config)
-        halving = HalvingByGroup(scheduler, moments, known_runs, state.folder, entry_of)
+        halving = HalvingByGroup(batch.scheduler, moments, known_runs, state.folder, batch.entry_of)
     context = WorkerContext.capture(config, state.folder)
-    trainable = tune.with_parameters(Run, pipeline=pipeline, sweep=config, context=context)
+    trainable = tune.with_parameters(Worker, pipeline=pipeline, sweep=config, context=context)
+    callback = EventCallback(state, config, pipeline, known_runs, batch.search, queue, sharing)
     return tune.Tuner(
         tune.with_resources(trainable, _placement(config)),
-        param_space={"run": space},
+        param_space={},
         tune_config=tune.TuneConfig(
-            num_samples=samples,
+            num_samples=-1,  # until the searcher has no more work
             search_alg=searcher,
-            scheduler=halving,
+            scheduler=WorkScheduler(queue, halving),
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
             max_concurrent_trials=most_at_a_time,
@@ -130,28 +166,41 @@ def _tuner(
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_frequency=0, checkpoint_at_end=False
             ),
-            callbacks=[EventCallback(state, config, pipeline, known_runs, search, queue)],
+            callbacks=[callback],
         ),
     )
 
 
-def _shared_queue(
-    runs: Sequence[RunSpec], config: SweepConfig, state: SweepState, search: Search | None
-) -> SharedQueue | None:
-    """Return the queue of runs that share GPUs by measurement; None if no model has `gpu: auto`."""
-    if not any(config.resources_of(model.name).is_measured for model in config.models):
-        return None
+def _can_pause(config: SweepConfig) -> bool:
+    """Whether slots without work may keep their processes.
+
+    On a cluster or a GPU they would hold what others could use.
+    """
+    if config.ray.address is not None:
+        return False
+    needed = [config.resources_of(model.name) for model in config.models]
+    return not any(
+        resources != needed[0] or resources.gpus or resources.world_size > 1 for resources in needed
+    )
+
+
+def _shared_queue(batch: Batch, config: SweepConfig, state: SweepState) -> SharedQueue:
+    """Return the queue of runs that share GPUs by measurement."""
     room = Room.of(config, [node["Resources"] for node in alive()])
     sharing = GpuSharing(config, state.folder, room, state.progress.shares_gpus)
-    if search is not None:
-        return SharedQueue(search.next, ahead=1, sharing=sharing)
-    remaining = iter(runs)
-    return SharedQueue(lambda: next(remaining, None), ahead=max(len(runs), 1), sharing=sharing)
+    if batch.search is not None:
+        return SharedQueue(batch.search.next, ahead=1, sharing=sharing)
+    remaining = iter(batch.runs)
+    return SharedQueue(
+        lambda: next(remaining, None), ahead=max(len(batch.runs), 1), sharing=sharing
+    )
 
 
 def _folder_name(trial: Any) -> str:
     """Return the name of a trial's folder. A run that is repeated alone has two trials."""
-    run = trial.config["run"]
+    run = trial.config.get("run")
+    if run is None:
+        return f"preparation-{trial.trial_id}"
     place = place_of(run)
     is_repeated = place is not None and place.attempt > 1
     return f"{run['id']}-alone" if is_repeated else str(run["id"])
@@ -165,9 +214,10 @@ def _placement(config: SweepConfig) -> Callable[[dict[str, Any]], Any]:
     resources_by_model = {model.name: config.resources_of(model.name) for model in config.models}
 
     def resources_of_trial(trial: dict[str, Any]) -> Any:
-        resources = resources_by_model[trial["run"]["model"]]
+        work = trial.get("run") or trial.get("task") or {"model": config.models[0].name}
+        resources = resources_by_model[work["model"]]
         bundles = [resources.per_process] * resources.world_size
-        place = place_of(trial["run"])
+        place = place_of(work)
         if place is not None:
             bundles = [{**resources.per_process, "GPU": place.share}]
         if resources.world_size > 1:

@@ -1,8 +1,8 @@
-"""The classes that Tune calls: the process of a trial, the events of trials, and the next run.
+"""The classes that Tune calls: the process of a trial, the events of trials, and the next work.
 
-A trial is a run. A step of Tune's is the run's way to its next evaluation: an epoch, or several
-optimiser steps. This module imports Ray, which takes a second. It is therefore imported only by a
-sweep that begins its runs.
+A trial is a run or a task of the preparation, or it waits for work. A step of a run is its way to
+its next evaluation: an epoch, or several optimiser steps. A task has one step. This module imports
+Ray, which takes a second. It is therefore imported only by a sweep that begins its runs.
 
 Tune pickles callback, searcher and scheduler so that an experiment can be resumed. No sweep resumes
 an experiment of Tune, because the records on disk show what is left to do. These objects also refer
@@ -12,6 +12,7 @@ class.
 
 import gc
 import json
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -19,43 +20,54 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from unlearnbench.base.deferred_warnings import drain
-from unlearnbench.base.errors import is_deterministic, no_room
+from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError, is_deterministic, no_room
 from unlearnbench.base.gpu_share import WHOLE, GpuProbe, GpuUse, gpu_share, set_gpu_share
 from unlearnbench.base.signals import raise_if_stopped
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import Record
 from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.failure_texts import reason_in
 from unlearnbench.sweep.gpu_sharing import SharedQueue, Wait
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
 from unlearnbench.sweep.trial_messages import (
+    PAUSE,
     decode_report,
     epoch_results,
     parameters,
     place_of,
     run_of,
+    task_of,
+    task_parameters,
+    task_seconds,
 )
+from unlearnbench.sweep.work_queue import Pause, WorkQueue
 from unlearnbench.sweep.worker_group import run_on_workers
+
+PAUSE_SECONDS = (0.1, 0.5)
+"""Seconds of a step of a trial without work: of the first ones, and of those after a long wait."""
 
 # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of their arguments by name
 
 
-class Run(tune.Trainable):
-    """A run in its process, which the next run uses again.
+class Worker(tune.Trainable):
+    """A process of a sweep, which executes runs and tasks of the preparation, one after the other.
 
-    Between runs the process keeps only the models that it has loaded.
+    Between them the process keeps only the models that it has loaded.
     """
 
     def setup(self, config: dict[str, Any], **for_all: Any) -> None:
-        """Begin with the first run of this process.
+        """Begin with the first trial of this process.
 
         Args:
-            config: Parameters of the trial. `run` contains what `trial_messages.parameters` writes.
+            config: Parameters of the trial, see `trial_messages`.
             for_all: Values that are the same for all trials: `pipeline` with the stages of the
                 sweep, its configuration `sweep`, and `context`, which sets a process up.
         """
@@ -69,64 +81,90 @@ class Run(tune.Trainable):
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Prepare for the next run.
+        """Prepare for the next trial.
 
         Returns:
-            True: the process can be used for the run.
+            True: the process can be used for it.
         """
         # `step` reads the spec, because an error that is raised here would end the process.
-        self._stored_run: dict[str, Any] = new_config["run"]
+        self._work: dict[str, Any] = new_config
         # If the run before was stopped, this closes its generator, which frees its model.
         self._remaining: Iterator[dict[str, Any]] | None = None
         self._latest: dict[str, Any] = {}
+        self._waited = 0
+        """Number of steps without work."""
         if self._probe is not None:  # the run before was stopped, or has failed
             self._probe.finish()
             self._probe = None
-        place = place_of(self._stored_run)
+        place = place_of(new_config["run"]) if "run" in new_config else None
         set_gpu_share(WHOLE if place is None else place.share)
         return True
 
     def step(self) -> dict[str, Any]:
+        """Do a part of the work.
+
+        Returns:
+            A result of Tune with `warnings`. See `_run_to_evaluation` for a run, and `_execute` for
+            a task of the preparation.
+        """
+        if "run" in self._work:
+            result = self._run_to_evaluation()
+        elif "task" in self._work:
+            result = self._execute()
+        else:
+            shortest, longest = PAUSE_SECONDS
+            self._waited += 1
+            time.sleep(min(longest, shortest + 0.01 * self._waited))
+            result = {"done": False}
+        return {**result, "warnings": drain()}
+
+    def _execute(self) -> dict[str, Any]:
+        """Execute a task of the preparation.
+
+        Returns:
+            `seconds` that it took; or `failed` with the reason, and whether it `is_transient`.
+        """
+        try:
+            task = task_of(self._work["task"])
+            work = partial(task_seconds, self._pipeline, task, self._context)
+            (seconds,) = run_on_workers(work, self._sweep.resources_of(task.model))
+        except Exception as error:  # any library may raise any exception
+            reason = str(error)
+            if not isinstance(error, UnlearnbenchError):
+                reason = reason_in("".join(traceback.format_exception(error)))
+            return {"failed": reason, "is_transient": isinstance(error, TRANSIENT), "done": True}
+        return {"seconds": seconds, "done": True}
+
+    def _run_to_evaluation(self) -> dict[str, Any]:
         """Train and evaluate up to the next evaluation.
 
         Returns:
-            The result of `epoch_results`, with `warnings`. A result with `repeated` only ends the
-            trial, and has the last report once more. `failed` is the traceback of an error for
-            which Tune need not try the run again. `crowded` says that memory ran out because other
-            runs are on the same GPU. `gpu_use` is what a measured run has used of the GPU.
+            The result of `epoch_results`. A result with `repeated` only ends the trial, and has the
+            last report once more. `failed` is the traceback of an error for which Tune need not try
+            the run again. `crowded` says that memory ran out because other runs are on the same
+            GPU. `gpu_use` is what a measured run has used of the GPU.
         """
         try:
-            result = self._next_result()
+            return self._next_result(self._work["run"])
         except Exception as error:  # any method or library may raise any exception
+            end = {"done": True, "repeated": True}
             if gpu_share() < WHOLE and _is_caused_by_memory(error):
-                return self._crowded_result()
+                self._remaining = iter(())  # frees the run's memory, and it is repeated alone
+                return {**self._latest, **end, "crowded": True}
             is_final = is_deterministic(error) or no_room(str(error)) is not None
             if not is_final:
                 raise  # Tune tries the run again
             text = "".join(traceback.format_exception(error))
-            result = {**self._latest, "failed": text, "done": True, "repeated": True}
-        return {**result, "warnings": drain()}
+            return {**self._latest, **end, "failed": text}
 
-    def _crowded_result(self) -> dict[str, Any]:
-        """Free the run's memory, and return the result that has it repeated alone."""
-        self._remaining = iter(())
-        return {
-            **self._latest,
-            "crowded": True,
-            "done": True,
-            "repeated": True,
-            "warnings": drain(),
-        }
-
-    def _next_result(self) -> dict[str, Any]:
+    def _next_result(self, run: dict[str, Any]) -> dict[str, Any]:
         if self._remaining is None:
-            place = place_of(self._stored_run)
+            place = place_of(run)
             if place is not None and place.is_measured:
                 self._probe = self._pipeline.gpu_probe()
                 self._probe.start()
-            work = partial(epoch_results, self._pipeline, run_of(self._stored_run), self._context)
-            resources = self._sweep.resources_of(self._stored_run["model"])
-            self._remaining = run_on_workers(work, resources)
+            work = partial(epoch_results, self._pipeline, run_of(run), self._context)
+            self._remaining = run_on_workers(work, self._sweep.resources_of(run["model"]))
         result = next(self._remaining, None)
         if result is None:
             end = {**self._latest, "done": True, "repeated": True}
@@ -160,7 +198,8 @@ class EventCallback(tune.Callback):
         pipeline: Pipeline,
         runs: Mapping[str, RunSpec],
         search: Search | None,
-        queue: SharedQueue | None = None,
+        queue: WorkQueue,
+        sharing: SharedQueue | None = None,
     ) -> None:
         """Connect the trials of a sweep to its state.
 
@@ -170,10 +209,12 @@ class EventCallback(tune.Callback):
             pipeline: Builds the record of a run that a scheduler has stopped.
             runs: All runs by id. A search adds runs later.
             search: The search that suggests runs. None if all runs are planned.
-            queue: The queue of runs that share GPUs by measurement. None if no model has `gpu:
+            queue: Gives the work of all trials.
+            sharing: The queue of runs that share GPUs by measurement. None if no model has `gpu:
                 auto`.
         """
         self._queue = queue
+        self._sharing = sharing
         self._state = state
         self._config = config
         self._pipeline = pipeline
@@ -181,17 +222,29 @@ class EventCallback(tune.Callback):
         self._search = search
         self._last_moment: dict[str, int] = {}
         """By trial, its last epoch or step that has been reported."""
+        self._has_tracker = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return tune.Callback, ()
 
+    def _open_tracker(self) -> None:
+        self._has_tracker = True
+        self._state.tracker.open()
+
     def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
         """Stop the sweep if SIGTERM has come. Tune calls this before it waits for events."""
         raise_if_stopped()
+        # An exception that a callback raises at the end of a trial would only end the trial.
+        self._queue.preparation.advance()
+        if trials and not self._has_tracker:
+            has_started = all(trial.status != "PENDING" for trial in trials)
+            if has_started:
+                self._open_tracker()  # while workers import
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Show that a run has begun."""
-        self._state.progress.started(self._run(trial))
+        if "run" in trial.config:
+            self._state.progress.started(self._run(trial))
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
@@ -199,6 +252,8 @@ class EventCallback(tune.Callback):
         """Note an evaluated epoch, or that the run has failed for good."""
         for line in result["warnings"]:
             self._state.progress.warn(line)
+        if "run" not in trial.config:
+            return
         reason = last_failure(result.get("failed", "")).reason
         full_disk = no_room(reason)
         if full_disk:
@@ -214,10 +269,16 @@ class EventCallback(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record a run that has failed for good, has finished, or was stopped by the scheduler."""
-        run = self._run(trial)
+        self._queue.ended(trial.trial_id)
         last_result = trial.last_result
-        if self._queue is not None and last_result.get("crowded"):
-            self._state.progress.crowded(run, self._queue.repeat_alone(run.id))
+        if "task" in trial.config:
+            self._task_ended(trial.config["task"]["id"], last_result)
+            return
+        if "run" not in trial.config:
+            return
+        run = self._run(trial)
+        if self._sharing is not None and last_result.get("crowded"):
+            self._state.progress.crowded(run, self._sharing.repeat_alone(run.id))
             return
         failure = last_result.get("failed")
         self._leave_gpu(trial, None if failure else last_result.get("gpu_use"))
@@ -230,18 +291,33 @@ class EventCallback(tune.Callback):
             stopped = self._pipeline.stopped(run, self._config, self._state.folder)
             self._tell_search(self._state.run_stopped(run, stopped))
 
+    def _task_ended(self, task_id: str, result: Mapping[str, Any]) -> None:
+        self._open_tracker()
+        preparation = self._queue.preparation
+        reason = result.get("failed")
+        if reason is None:
+            preparation.ended(task_id, result["seconds"])
+        else:
+            preparation.failed(task_id, reason, is_transient=result["is_transient"])
+
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Show that a run has failed and is tried again."""
         raise_if_stopped()  # SIGTERM may have ended the run's process
-        reason = last_failure(Path(trial.error_file).read_text("utf-8")).reason
-        self._state.progress.retrying(self._run(trial), reason)
+        if "run" in trial.config:
+            reason = last_failure(Path(trial.error_file).read_text("utf-8")).reason
+            self._state.progress.retrying(self._run(trial), reason)
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record a run that has failed and has no retries left."""
         raise_if_stopped()  # SIGTERM may have ended the run's process
-        self._leave_gpu(trial, None)
+        self._queue.ended(trial.trial_id)
         failures = Path(trial.error_file).read_text("utf-8")
-        self._tell_search(self._state.run_ended(self._run(trial), failures))
+        if "task" in trial.config:
+            reason = last_failure(failures).reason
+            self._queue.preparation.failed(trial.config["task"]["id"], reason)
+        if "run" in trial.config:
+            self._leave_gpu(trial, None)
+            self._tell_search(self._state.run_ended(self._run(trial), failures))
 
     def _leave_gpu(self, trial: Any, use: str | None) -> None:
         """Tell the queue that a run has ended.
@@ -251,10 +327,10 @@ class EventCallback(tune.Callback):
             use: What it has used of the GPU as JSON text, if it was measured.
         """
         place = place_of(trial.config["run"])
-        if self._queue is None or place is None:
+        if self._sharing is None or place is None:
             return
         measured = None if use is None else GpuUse.read(json.loads(use))
-        self._queue.ended(trial.config["run"]["id"], place, measured)
+        self._sharing.ended(trial.config["run"]["id"], place, measured)
 
     def _tell_search(self, record: Record) -> None:
         if self._search is not None:
@@ -265,19 +341,34 @@ class EventCallback(tune.Callback):
 
 
 class QueueSearcher(Searcher):
-    """Gives Tune the next run of a search. The search gets records from `EventCallback`."""
+    """Gives Tune the next work of a sweep. A search gets records from `EventCallback`."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, queue: WorkQueue, *, keeps_processes: bool) -> None:
+        """Begin with the first work.
+
+        Args:
+            queue: The work.
+            keeps_processes: Whether a slot without work has a trial that only waits. Tune ends the
+                process of a slot without a trial, and the next one would import everything again.
+        """
         super().__init__()
-        self._search = search
+        self._queue = queue
+        self._keeps_processes = keeps_processes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Searcher, ()
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the parameters of the next trial, or Tune's mark of the end."""
-        run = self._search.next()
-        return Searcher.FINISHED if run is None else {"run": parameters(run)}
+        """Return the parameters of the next trial, Tune's mark of the end, or None to wait."""
+        raise_if_stopped()  # Tune calls nothing else while no trial is at work
+        work = self._queue.next(trial_id)
+        if work is None:
+            return Searcher.FINISHED
+        if isinstance(work, PreparationTask):
+            return {"task": task_parameters(work)}
+        if isinstance(work, Pause):
+            return dict(PAUSE) if self._keeps_processes else None
+        return {"run": parameters(work)}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -296,13 +387,48 @@ class SharedGpuSearcher(QueueSearcher):
 
     def __init__(self, queue: SharedQueue) -> None:
         Searcher.__init__(self)
-        self._queue = queue
+        self._sharing = queue
 
     def suggest(self, trial_id: str) -> Any:
         """Return the parameters of the next trial, Tune's mark of the end, or None to wait."""
-        placed = self._queue.next()
+        placed = self._sharing.next()
         if placed is Wait.WAIT:
             return None
         if placed is None:
             return Searcher.FINISHED
         return {"run": parameters(placed.run, placed.place)}
+
+
+class WorkScheduler(FIFOScheduler):
+    """Ends a trial without work when there is some, and lets a scheduler of runs stop weak ones."""
+
+    def __init__(self, queue: WorkQueue, of_runs: FIFOScheduler | None) -> None:
+        """Begin with no trial.
+
+        Args:
+            queue: The work.
+            of_runs: The scheduler of the runs. None: all runs end.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._queue = queue
+        self._of_runs: Any = FIFOScheduler() if of_runs is None else of_runs  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FIFOScheduler, ()
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Take up a run that is new to Tune."""
+        if "run" in trial.config:
+            self._of_runs.on_trial_add(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
+        """Decide whether a trial goes on."""
+        if "run" in trial.config:
+            return str(self._of_runs.on_trial_result(tune_controller, trial, result))
+        has_work = "pause" in trial.config and self._queue.has_work()
+        return str(self.STOP if has_work else self.CONTINUE)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        """Drop a run that Tune gives up before it has begun."""
+        if "run" in trial.config:
+            self._of_runs.on_trial_remove(tune_controller, trial)

@@ -1,4 +1,4 @@
-"""The workers of a run over several processes, and their coordinator: Tune's trial or a Ray task.
+"""The workers of a run or task over several processes, and their coordinator: a trial of Tune.
 
 The coordinator computes nothing and does not join torch's process group. It therefore survives a
 worker that hangs or dies in a collective: it ends all workers, reports the cause, and can start
@@ -54,16 +54,6 @@ def run_on_workers(work: Callable[[], Iterator[T]], resources: Resources) -> Ite
     if resources.world_size == 1:
         return work()
     return _group(resources.world_size, tuple(resources.per_process.items())).run(work)
-
-
-def worker_placement(resources: Resources) -> Any:
-    """Reserve a placement group for a task that calls `run_on_workers`; the caller removes it."""
-    import ray
-
-    nodes = [node["Resources"] for node in alive()]
-    return ray.util.placement_group(
-        [resources.per_process] * resources.world_size, strategy=strategy(nodes, resources)
-    )
 
 
 def in_bundle(group: Any, index: int) -> Any:

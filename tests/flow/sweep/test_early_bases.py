@@ -31,6 +31,10 @@ def wait_for(bases: EarlyBases) -> None:
         time.sleep(0.05)
 
 
+def tasks_of(config: SweepConfig) -> Sequence[PreparationTask]:
+    return preparation_tasks(config, runs_of(config), Path(config.output) / "small")
+
+
 def only_folder(cache: Path) -> Path:
     (folder,) = (cache / "models").glob("[!.]*")
     return folder
@@ -42,13 +46,16 @@ def test_the_early_base_model_is_the_one_that_a_worker_would_train(tmp_path: Pat
     with early_bases(early, Pipeline.usual()) as bases:
         begin = time.monotonic()
         wait_for(bases)
-        assert bases.has_succeeded
-        assert 0.0 < bases.seconds < time.monotonic() - begin + 5.0
+        (base,) = (task for task in tasks_of(early) if task.target == "base")
+        assert bases.trains(base)
+        seconds = bases.seconds_of(base)
+        assert seconds is not None
+        assert 0.0 < seconds < time.monotonic() - begin + 5.0
     assert missing_bases(early) == []
 
     usual = config_of(tmp_path / "usual")
     folder = tmp_path / "usual" / "runs" / "small"
-    (base, *_) = preparation_tasks(usual, runs_of(usual), folder)
+    (base, *_) = tasks_of(usual)
     assert base.target == "base"
     execute_task(base, usual, folder)
     one, other = only_folder(early.cache_folder), only_folder(usual.cache_folder)
@@ -78,7 +85,7 @@ def test_the_process_ends_with_its_context(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert not bases.has_ended()
     assert bases.has_ended()
-    assert not bases.has_succeeded
+    assert bases.seconds_of(PreparationTask("", (), "tiny", "base")) is None
     process = int((tmp_path / "begun").read_text())
     assert process != os.getpid()
     assert not Path(f"/proc/{process}").exists()
@@ -101,7 +108,7 @@ def test_nothing_is_trained_early_where_the_driver_is_not_the_only_machine(tmp_p
     for name, other in others.items():
         with early_bases(other, pipeline) as bases:
             assert bases.has_ended(), name
-            assert not bases.has_succeeded, name
+            assert not bases.trains(PreparationTask("", (), "tiny", "base")), name
     (tmp_path / "runs" / "small" / "records").mkdir(parents=True)
     with early_bases(config, pipeline) as bases:
         assert bases.has_ended(), "the sweep has begun before"
@@ -145,7 +152,7 @@ def early_pipeline(marks: Path, end_of_early: str) -> Pipeline:
         (marks / "task.base.early").touch()
 
     def execute(task: PreparationTask, _config: SweepConfig, _folder: Path) -> float:
-        (marks / f"begun.{task.target}").touch()
+        (marks / f"begun.{task.target}").write_text(str(os.getpid()))
         end = time.monotonic() + SECONDS
         while not [*marks.glob("task.base.*")]:
             # The lock on the base model is free once the early process has ended.
@@ -180,6 +187,9 @@ def test_workers_begin_while_the_base_model_is_trained(tmp_path: Path, end_of_ea
     }
     by_worker = (marks / "task.base.worker").exists()
     assert by_worker == (end_of_early != "succeeds"), "a worker prepares what is not there"
+    prepared_by = {path.read_text() for path in marks.glob("begun.*")}
+    run_by = {path.name.rpartition(".")[2] for path in marks.glob("try.*")}
+    assert len(prepared_by | run_by) <= 2, "two processes do everything"
 
 
 @pytest.mark.long
@@ -223,9 +233,14 @@ def test_the_longest_preparation_comes_first_and_attacks_last(tmp_path: Path) ->
 
     def execute(task: PreparationTask, _config: SweepConfig, _folder: Path) -> float:
         with (marks / "order").open("a") as file:
-            file.write(f"{task.label}\n")
+            file.write(f"{task.label} {os.getpid()}\n")
         return 0.0
 
     pipeline = replace(fake_pipeline(marks), tasks=tasks, execute=execute)
     sweep(a_config(tmp_path / "out", ray=RaySettings(concurrent=1)), pipeline)
-    assert (marks / "order").read_text().split() == ["long", "short", "evaluate", "attack"]
+    tasks_and_processes = [line.split() for line in (marks / "order").read_text().splitlines()]
+    order = [task for task, _ in tasks_and_processes]
+    assert order == ["long", "short", "evaluate", "attack"]
+    run_by = {path.name.rpartition(".")[2] for path in marks.glob("try.*")}
+    assert {process for _, process in tasks_and_processes} == run_by
+    assert len(run_by) == 1, "one process does everything"

@@ -19,7 +19,7 @@ from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.resources import RaySettings
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import read_records
-from unlearnbench.sweep import trial_messages, trials
+from unlearnbench.sweep import trial_messages, tune_adapters
 from unlearnbench.sweep.failure_texts import reason_in
 
 from .test_driver import a_config, fake_pipeline
@@ -167,7 +167,7 @@ def test_an_error_while_a_worker_starts_is_the_reason_of_its_run(
         def without_keys(run: RunSpec) -> dict[str, str]:
             return {**of_run(run), "spec": "{}"}
 
-        monkeypatch.setattr(trials, "parameters", without_keys)
+        monkeypatch.setattr(tune_adapters, "parameters", without_keys)
         expected = "ValidationError: 11 validation errors for RunSpec data Field required"
     if phase == "plug-in":
         (tmp_path / "mine.py").write_text(PLUGIN.format(os.getpid()), encoding="utf-8")

@@ -51,6 +51,23 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     ]
 
 
+def test_tasks_that_end_among_runs_are_lines_and_are_not_counted() -> None:
+    runs, err = some_runs(), StringIO()
+    with Progress(Console(err=err), default_headline(), Clock()) as progress:
+        progress.preparing(["one", "two"])
+        progress.prepared("one", 1.0)
+        progress.running(runs, finished=0, slots=2)
+        progress.prepared("two", 2.0)
+        progress.failed(runs[0], "no")
+    assert err.getvalue().splitlines() == [
+        "preparing: one, two",
+        "prepared one in 1 s",
+        "running: 4 runs, 2 at a time",
+        "prepared two in 2 s",
+        "[1/4] npo  lr 1e-05  forget 10 %  failed: no",
+    ]
+
+
 def test_equal_warnings_of_several_processes_are_one_line() -> None:
     err = StringIO()
     with Progress(Console(err=err), default_headline()) as progress:
@@ -75,6 +92,7 @@ def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
     record = run_record(runs[0], status="finished", profile="p@1", epochs=(last,))
     with Progress(Console(err=err), default_headline()) as progress:
         progress.running(runs, finished=0, slots=1, panels=panels(table_of([tuned]).rows))
+        progress.warn_of_starts(panels(table_of([tuned]).rows))
         progress.concluded(panels(table_of([tuned, record]).rows), (), 1.0)
     warnings = [line for line in err.getvalue().splitlines() if "NO RESULT" in line]
     assert len(warnings) == 2

@@ -1,6 +1,8 @@
-"""A sweep stops before its first run if a start model has not learned its rows."""
+"""A sweep stops before the first run from a start model that has not learned its rows."""
 
 import json
+import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +137,8 @@ def some_checks(**changes: StartCheck) -> Checks:
 def test_all_start_models_that_fail_are_named_before_anything_is_swept(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     checks = some_checks(one_20=UNLEARNED, two_10=MUTE)
-    config = a_config(tmp_path / "out")
+    # With one slot, no run begins before all models are prepared.
+    config = a_config(tmp_path / "out", ray=RaySettings(concurrent=1))
     with pytest.raises(UnlearnbenchError) as caught:
         printed_by(config, pipeline_of(marks, checks))
     lines = str(caught.value).splitlines()
@@ -179,6 +182,49 @@ def test_all_start_models_that_fail_are_named_before_anything_is_swept(tmp_path:
 
 
 @pytest.mark.usefixtures("shared_ray")
+def test_runs_of_a_model_begin_while_another_one_is_prepared_that_stops_the_sweep(
+    tmp_path: Path,
+) -> None:
+    marks = tmp_path / "marks"
+    config = a_config(tmp_path / "out")
+    checks = some_checks(two_10=UNLEARNED, two_20=MUTE)
+    pipeline = pipeline_of(marks, checks)
+    execute = pipeline.execute
+
+    def wait_for_runs(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
+        end = time.monotonic() + 120.0
+        while task.model == "two" and len([*marks.glob("run.*")]) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        return execute(task, config, folder)
+
+    with pytest.raises(UnlearnbenchError) as caught:
+        printed_by(config, replace(pipeline, execute=wait_for_runs))
+    first, second, third, last = str(caught.value).splitlines()
+    because = "because 2 of 4 start models cannot show what a method does"
+    stops = "the sweep stops after"
+    assert first in {f"{stops} 1 run, {because}", f"{stops} 2 runs, {because}"}
+    assert second.startswith("two, forget 10 %: the start model has not learned the forget rows")
+    assert third.startswith("two, forget 20 %: the start model does not answer the retain rows")
+    assert last.startswith("runs, prepared models and evaluations are kept")
+    runs = {run.id: run for run in pipeline.plan(config).runs}
+    begun = {path.name.removeprefix("run.") for path in marks.glob("run.*")}
+    assert [runs[run_id].model.name for run_id in begun] == ["one", "one"]
+    assert len([*marks.glob("start.*")]) == 4
+
+    # The models know their rows now. What has finished is kept.
+    recorded = {record.id for record in read_records(tmp_path / "out" / "small")} & runs.keys()
+    assert recorded
+    for percent in (10, 20):
+        shutil.rmtree(tmp_path / "out" / "small" / "records" / f"start-two-{percent}")
+    output = printed_by(config, pipeline_of(marks, some_checks()))
+    assert "prepared two 0.1" in output
+    assert "prepared one" not in output
+    assert f"running: {4 - len(recorded)} runs, 2 at a time, {len(recorded)} are done" in output
+    assert {path.name.removeprefix("run.") for path in marks.glob("run.*")} == runs.keys()
+
+
+@pytest.mark.usefixtures("shared_ray")
 def test_a_sweep_goes_on_if_the_models_of_its_runs_know_their_rows(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     checks = some_checks(two_10=UNLEARNED, two_20=MUTE)
@@ -201,8 +247,9 @@ def test_a_start_model_of_an_earlier_version_is_measured_when_its_sweep_goes_on(
         return UNLEARNED if (model, split) == ("two", 0.1) else KNOWS
 
     pipeline = replace(pipeline, start_check=measured)
+    config = a_config(tmp_path / "out", ray=RaySettings(concurrent=1))
     with pytest.raises(UnlearnbenchError, match="two, forget 10 %: the start model has not lea"):
-        printed_by(a_config(tmp_path / "out"), pipeline)
+        printed_by(config, pipeline)
     assert sorted(asked) == [(m, f) for m in ("one", "two") for f in (0.1, 0.2)]
     assert not [*marks.glob("run.*")]
 
@@ -249,7 +296,7 @@ def test_the_tracker_gets_the_start_models_of_a_sweep_that_stops(
     from mlflow import MlflowClient
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    config = a_config(tmp_path / "out", tracking=TrackingSettings())
+    config = a_config(tmp_path / "out", tracking=TrackingSettings(), ray=RaySettings(concurrent=1))
     with pytest.raises(UnlearnbenchError):
         printed_by(config, pipeline_of(tmp_path / "marks", some_checks(one_10=MUTE)))
     client: Any = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'small'}/mlflow.db")

@@ -30,7 +30,7 @@ from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_single
 from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
+from unlearnbench.sweep.worker_group import in_bundle, run_on_workers
 
 from ...forked import launch
 
@@ -202,7 +202,8 @@ def test_two_processes_carry_out_one_run_with_all_that_it_waits_for(
 
 def coordinate(ray: Any, coordinator: Callable[[], list[Any]]) -> list[Any]:
     """The result of `coordinator`, whose process ends with it, as a task of two processes."""
-    placed = worker_placement(Resources(processes=2, cpu=0.5))
+    bundle = Resources(processes=2, cpu=0.5).per_process
+    placed = ray.util.placement_group([bundle] * 2, strategy="STRICT_PACK")
     options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": in_bundle(placed, 0)}
     task: Any = ray.remote(max_calls=1)(coordinator).options(**options)
     try:
