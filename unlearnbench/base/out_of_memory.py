@@ -8,7 +8,7 @@ tried again, neither later in the run nor by a process that resumes the run.
 import ctypes
 import gc
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -280,8 +280,17 @@ def raise_oom_everywhere(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def map_over_ranks(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
+def map_over_ranks(
+    work: Callable[[Item], T],
+    items: Sequence[Item],
+    map_items: Callable[[Callable[[Item], T], Sequence[Item]], Iterable[T]] = map,
+) -> list[T]:
     """Call a function on every item, each in one of the processes. All ranks have to call it.
+
+    Args:
+        work: The function.
+        items: The items.
+        map_items: Calls `work` on the items of one process and returns the results in their order.
 
     Returns:
         The results of all items, in their order, in every process.
@@ -290,7 +299,12 @@ def map_over_ranks(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
         OutOfMemoryError: In all processes, if memory runs out in one.
     """
     own_indices = range(rank(), len(items), world_size())
-    own_results = raise_oom_everywhere(lambda: {i: work(items[i]) for i in own_indices})
+    own_items = [items[i] for i in own_indices]
+
+    def work_on_own_items() -> dict[int, T]:
+        return dict(zip(own_indices, map_items(work, own_items), strict=True))
+
+    own_results = raise_oom_everywhere(work_on_own_items)
     result_of_index: dict[int, T] = {}
     for results in all_gather(own_results):
         result_of_index |= results

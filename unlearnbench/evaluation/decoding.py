@@ -179,6 +179,7 @@ class Decoding:
         count: Callable[[int], None],
         distribution: Distribution | None,
         rules: LogitRules | None,
+        slot_tokens: int | None = None,
     ) -> None:
         """Reserve slots.
 
@@ -190,6 +191,8 @@ class Decoding:
             count: Is called with the number of answers that a step has finished.
             distribution: What tokens are sampled from. None: the most probable token is chosen.
             rules: Change logits before the most probable token is chosen.
+            slot_tokens: Tokens whose keys and values may be stored at once. Defaults to the
+                predictor's.
         """
         self.predictor = predictor
         self.stops = stops
@@ -197,7 +200,7 @@ class Decoding:
         self.distribution = distribution
         self.rules = rules
         longest = max(len(text.prompt.ids) + text.prompt.limit for text in texts)
-        slot_count = min(max(predictor.slot_tokens // longest, 1), len(texts))
+        slot_count = min(max((slot_tokens or predictor.slot_tokens) // longest, 1), len(texts))
         self.waiting = deque(texts)
         self.slots: list[GrowingText | None] = [None] * slot_count
         """The text of each slot; None if the slot is free."""

@@ -1,8 +1,8 @@
 """Greedy or sampled answers to many prompts at once, by speculative decoding.
 
-`decode` finishes answers. It deals them out to the processes, each of which decodes its own in a
-`Decoding`; that module explains how. The answers are those of decoding one token at a time, in
-fewer steps.
+`decode` finishes answers. It deals them out to the processes, or to the threads of one process,
+each of which decodes its own in a `Decoding`; that module explains how. The answers are those of
+decoding one token at a time, in fewer steps.
 
 Sampling differs only in how a token is chosen: by its logits and by a random number that belongs to
 the answer and the place, see `models/token_sampling.py`. So drafts serve for samples, too.
@@ -14,6 +14,7 @@ the model's `generation_config` stops.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,11 @@ from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.answers import Answer, Prompt, Stops
 from unlearnbench.evaluation.decoding import Decoding, GrowingText
 from unlearnbench.evaluation.predictor import Keys, Predictor
+from unlearnbench.evaluation.side_by_side import (
+    counting_in_this_thread,
+    map_side_by_side,
+    predictors_side_by_side,
+)
 from unlearnbench.models.generation_settings import LogitRules
 from unlearnbench.models.token_sampling import Distribution
 
@@ -30,6 +36,12 @@ _SEED_WORD = 7
 """Last word of the seeds of sampled answers.
 
 Other random draws have other last words, see `training/answer_sampling.py`.
+"""
+_FEWEST_SIDE_BY_SIDE = 64
+"""Fewest answers that are decoded at once in each of several threads.
+
+Each thread reads all weights in each step. With fewer answers, reading them would take longer than
+the products with them.
 """
 
 
@@ -61,50 +73,81 @@ def decode(
     """
     stops = eos if isinstance(eos, Stops) else Stops(frozenset((eos,)))
     kept = kept or {}
+    unfinished = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
+    predictors = _predictors(predictor, [prompts[i] for i in unfinished])
+    slot_tokens = predictor.slot_tokens // len(predictors)
+    counted = counting_in_this_thread(count)
 
-    def decode_lot(lot: list[int]) -> tuple[int, list[Answer]]:
+    def decode_lot(of_thread: Predictor, lot: list[int]) -> tuple[int, list[Answer]]:
         texts: list[GrowingText] = []
         for i in lot:
             copied = replace(answers[i], ids=[*answers[i].ids])
-            texts.append(GrowingText(prompts[i], copied, kept.get(i)))
-        decoding = Decoding(predictor, texts, stops, count, distribution, rules)
+            texts.append(GrowingText(prompts[i], copied, of_thread.own_keys(kept.get(i, {}))))
+        decoding = Decoding(of_thread, texts, stops, counted, distribution, rules, slot_tokens)
         decoding.run()
         return decoding.step_count, [text.answer for text in texts]
 
-    lots = _lots(prompts, answers, shares_prompts=distribution is not None)
+    lots = _lots(
+        unfinished,
+        prompts,
+        world_size() * len(predictors),
+        shares_prompts=distribution is not None,
+    )
+    results = map_over_ranks(
+        partial(decode_lot, predictor),
+        lots,
+        lambda _, own_lots: map_side_by_side(predictors, decode_lot, own_lots),
+    )
+    counted(0)
     finished = [*answers]
     step_count = 0
-    for lot, (lot_steps, lot_answers) in zip(lots, map_over_ranks(decode_lot, lots), strict=True):
+    for lot, (lot_steps, lot_answers) in zip(lots, results, strict=True):
         step_count += lot_steps
         for i, answer in zip(lot, lot_answers, strict=True):
             finished[i] = answer
     return finished, step_count
 
 
-def _lots(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], *, shares_prompts: bool
-) -> list[list[int]]:
-    """Deal the unfinished answers out to the processes.
+def _predictors(predictor: Predictor, prompts: Sequence[Prompt]) -> tuple[Predictor, ...]:
+    """Return the predictors of the threads that decode side by side.
 
     Args:
+        predictor: The model, ready.
+        prompts: The prompts of all unfinished answers.
+    """
+    if not prompts:
+        return (predictor,)
+    longest = max(len(prompt.ids) + prompt.limit for prompt in prompts)
+    decoded_at_once = min(predictor.slot_tokens // longest, len(prompts))
+    predictors = predictors_side_by_side(predictor)
+    has_enough = decoded_at_once >= _FEWEST_SIDE_BY_SIDE * len(predictors)
+    return predictors if has_enough else (predictor,)
+
+
+def _lots(
+    unfinished: Sequence[int], prompts: Sequence[Prompt], lot_count: int, *, shares_prompts: bool
+) -> list[list[int]]:
+    """Deal the unfinished answers out to processes, or to threads.
+
+    Args:
+        unfinished: Indices of the unfinished answers.
         prompts: The prompt of each answer.
-        answers: Answers as far as they are decoded.
-        shares_prompts: Whether answers to the same prompt stay together, in one process.
+        lot_count: Number of processes or threads.
+        shares_prompts: Whether answers to the same prompt stay together.
 
     Returns:
-        For each process that gets any answers, their indices. The answers that may become longest
-        come first, so that no long one is left to decode alone at the end.
+        For each process or thread that gets any answers, their indices. The answers that may
+        become longest come first, so that no long one is left to decode alone at the end.
     """
-    unfinished = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
     longest_first = sorted(unfinished, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
     groups: dict[object, list[int]] = {}
     for i in longest_first:
         key = prompts[i].ids if shares_prompts else i
         groups.setdefault(key, []).append(i)
     lots: list[list[int]] = []
-    for rank in range(world_size()):
-        groups_of_rank = [*groups.values()][rank :: world_size()]
-        lots.append([i for group in groups_of_rank for i in group])
+    for number in range(lot_count):
+        groups_of_lot = [*groups.values()][number::lot_count]
+        lots.append([i for group in groups_of_lot for i in group])
     return [lot for lot in lots if lot]
 
 

@@ -8,9 +8,12 @@
    [chunk, vocabulary] is the largest tensor.
 """
 
-from collections.abc import Callable, Generator, Sequence
+import copy
+import pickle
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -73,6 +76,17 @@ _TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
 _TIE = 1e-4
 """The same for other dtypes."""
 _NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
+_NOT_COPIED = (
+    copy.Error,
+    pickle.PicklingError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""Errors that tell that the modules of a model cannot be copied, or that the copy does not work."""
 
 Keys = dict[nn.Module, tuple[Tensor, Tensor]]
 """By attention layer, the keys and values [t, kv heads, d] of t tokens."""
@@ -139,6 +153,12 @@ class Predictor:
             precision: Precision of the evaluation, see `computing_in_precision`.
         """
         self.model = model
+        self.trial = trial
+        self.own_layers: Mapping[nn.Module, nn.Module] = {}
+        """By module of the first predictor's model, this predictor's own copy of the module.
+
+        Empty for the first predictor itself, see `with_own_modules`.
+        """
         self.pad = pad
         self.shifts = shifts
         self._wanted_precision: Precision | None = precision
@@ -186,6 +206,47 @@ class Predictor:
         needed = _SPARE_MEMORY * many * cached_bytes_per_token(self.model)
         has_spare_memory = psutil.virtual_memory().available >= needed
         return max(few, many) if has_spare_memory else few
+
+    @cached_property
+    def with_own_modules(self) -> "Predictor | None":
+        """A predictor that another thread can use at the same time; None if there is none.
+
+        Its model has modules of its own, which share the weights. Buffers that no checkpoint
+        stores, such as the frequencies of some position embeddings, may change in a forward pass.
+        So these are copied. The attribute is read while this predictor is ready.
+        """
+        if not self.packed or self.shifts is not None:
+            return None
+        other = copy.copy(self)
+        try:
+            stored = self.model.state_dict(keep_vars=True).values()
+            shared = {id(value): value for value in stored if isinstance(value, Tensor)}
+            other.model = copy.deepcopy(self.model, dict(shared))
+            pairs = zip(self.model.modules(), other.model.modules(), strict=True)
+            other.own_layers = dict(pairs)
+            # A module may hold functions that refer to the original's modules.
+            works = torch.equal(self.tree_states([self.trial]), other.tree_states([self.trial]))
+        except torch.OutOfMemoryError:
+            raise
+        except _NOT_COPIED:
+            return None
+        return other if works else None
+
+    def own_keys(self, keys: Keys) -> Keys:
+        """Return keys and values by this predictor's own layers, from those by shared layers.
+
+        Keys that predictors of one model exchange are by the layers of the first predictor.
+        """
+        if not self.own_layers:
+            return keys
+        return {self.own_layers[layer]: stored for layer, stored in keys.items()}
+
+    def _shared_keys(self, keys: Keys) -> Keys:
+        """Return keys and values by shared layers, from those by own layers, see `own_keys`."""
+        if not self.own_layers:
+            return keys
+        layer_of_own = {own: layer for layer, own in self.own_layers.items()}
+        return {layer_of_own[own]: stored for own, stored in keys.items()}
 
     @contextmanager
     def ready(self) -> Generator[None, None, None]:
@@ -239,14 +300,17 @@ class Predictor:
             predicting.append(tree.predicting + offset)
             spans.append(Span(tree.prompt, 0, (tree.stem + offset).tolist()))
         layout = TreeLayout(trees, self.dtype, self.device)
-        layout.kept = kept
-        return self.row_states(
+        layout.kept = None if kept is None else {}
+        states = self.row_states(
             self._sent([tree.ids for tree in trees]),
             self._sent([tree.depths for tree in trees]),
             self._sent(predicting),
             layout,
             spans,
         )
+        if kept is not None and layout.kept is not None:
+            kept |= self._shared_keys(layout.kept)
+        return states
 
     def _sent(self, parts: Sequence[IntArray]) -> Tensor:
         """Return the concatenated parts on the device."""

@@ -5,8 +5,11 @@ probable token in place of each of its tokens. If the two begin alike, decoding 
 tokens again. `KeptKeys` keeps their keys and values for it.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +19,11 @@ from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.predictor import Keys, Predictor, Wanted
 from unlearnbench.evaluation.prefix_tree import Tree
+from unlearnbench.evaluation.side_by_side import (
+    counting_in_this_thread,
+    map_side_by_side,
+    predictors_side_by_side,
+)
 
 _NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
 
@@ -39,9 +47,22 @@ class QuestionScores:
     """[T, O] the value of each observation in these places."""
 
 
+class _Offer(NamedTuple):
+    """Keys and values that may be kept."""
+
+    question: int
+    tokens: int
+    """Number of tokens that they belong to."""
+    keys: Keys
+
+
 @dataclass(eq=False)
 class KeptKeys:
-    """Keys and values of tokens that scoring has read, and decoding would read again."""
+    """Keys and values of tokens that scoring has read, and decoding would read again.
+
+    Batches may be scored side by side. What is kept if there is not room for all does not depend on
+    which batch ends first, because the batches get room in their order.
+    """
 
     wanted: Callable[[int, Sequence[int], Sequence[bool]], int]
     """Returns how many first tokens of a question's first row to keep.
@@ -51,9 +72,13 @@ class KeptKeys:
     room: int
     """Tokens that may still be kept."""
     by_question: dict[int, Keys] = field(default_factory=dict[int, Keys])
+    _offers_of_batch: dict[int, list[_Offer]] = field(default_factory=dict[int, list[_Offer]])
+    """By number, the batches that have ended and wait for an earlier one."""
+    _next_batch: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def keep(self, index: int, tree: Tree, offset: int, count: int, keys: Keys) -> None:
-        """Keep the keys and values of a question's first tokens, if there is room.
+    def offer(self, index: int, tree: Tree, offset: int, count: int, keys: Keys) -> list[_Offer]:
+        """Copy the keys and values of a question's first tokens, if there may be room.
 
         Args:
             index: The question.
@@ -61,14 +86,31 @@ class KeptKeys:
             offset: Index of the tree's first node among the tokens of the batch.
             count: Number of tokens, from the beginning of the first row.
             keys: Keys and values of the batch.
+
+        Returns:
+            The copy, or nothing.
         """
         if not 0 < count <= self.room or not keys:
-            return
-        self.room -= count
+            return []
         nodes = torch.from_numpy(tree.paths[0][:count] + offset)
-        self.by_question[index] = {
-            layer: (key[nodes], value[nodes]) for layer, (key, value) in keys.items()
-        }
+        copied = {layer: (key[nodes], value[nodes]) for layer, (key, value) in keys.items()}
+        return [_Offer(index, count, copied)]
+
+    def end_batch(self, number: int, offers: list[_Offer]) -> None:
+        """Keep what a batch offers, as far as the batches before it have left room.
+
+        Args:
+            number: Number of the batch. Each number from 0 on is passed once.
+            offers: What the batch offers.
+        """
+        with self._lock:
+            self._offers_of_batch[number] = offers
+            while self._next_batch in self._offers_of_batch:
+                for offer in self._offers_of_batch.pop(self._next_batch):
+                    if offer.tokens <= self.room:
+                        self.room -= offer.tokens
+                        self.by_question[offer.question] = offer.keys
+                self._next_batch += 1
 
 
 def score(
@@ -91,15 +133,26 @@ def score(
         kept: Gets the keys and values that it wants of the questions of this process.
     """
     batches = [*_batches(trees, predictor.batch_tokens)]
+    counted = counting_in_this_thread(count)
 
-    def score_batch(batch: list[int]) -> list[QuestionScores]:
+    def score_batch(of_thread: Predictor, numbered: tuple[int, list[int]]) -> list[QuestionScores]:
+        number, batch = numbered
         wants_moments = [bool(moments) and moments[i] for i in batch]
-        scores = _score_batch(predictor, batch, trees, wants_moments, observations, kept)
-        count(len(batch))
+        scores, offers = _score_batch(of_thread, batch, trees, wants_moments, observations, kept)
+        if kept is not None:
+            kept.end_batch(number, offers)
+        counted(len(batch))
         return scores
 
+    predictors = predictors_side_by_side(predictor) if len(batches) > 1 else (predictor,)
+    scores_of_batches = map_over_ranks(
+        partial(score_batch, predictor),
+        [*enumerate(batches)],
+        lambda _, numbered: map_side_by_side(predictors, score_batch, numbered),
+    )
+    counted(0)
     by_index: dict[int, QuestionScores] = {}
-    for batch, scores in zip(batches, map_over_ranks(score_batch, batches), strict=True):
+    for batch, scores in zip(batches, scores_of_batches, strict=True):
         by_index |= zip(batch, scores, strict=True)
     return [by_index[i] for i in range(len(trees))]
 
@@ -132,8 +185,12 @@ def _score_batch(
     wants_moments: Sequence[bool],
     observations: Sequence[Observation],
     kept: KeptKeys | None,
-) -> list[QuestionScores]:
-    """Score the questions with the indices `batch` in one forward pass."""
+) -> tuple[list[QuestionScores], list[_Offer]]:
+    """Score the questions with the indices `batch` in one forward pass.
+
+    Returns:
+        The scores, and the keys and values that `kept` may keep.
+    """
     trees = [all_trees[i] for i in batch]
     keys: Keys | None = {} if kept is not None and kept.room else None
     states = predictor.tree_states(trees, keys)
@@ -169,6 +226,7 @@ def _score_batch(
     losses_by_row = iter(_split(scores.losses, row_positions))
     moments_by_answer = iter(_split(scores.moments, moment_positions))
     question_scores: list[QuestionScores] = []
+    offers: list[_Offer] = []
     begin = 0
     first_node = 0
     for i, tree, wants in zip(batch, trees, wants_moments, strict=True):
@@ -176,7 +234,7 @@ def _score_batch(
         argmax = scores.argmax_tokens[begin:end]
         tied = scores.tied[begin:end]
         if kept is not None and keys is not None:
-            kept.keep(i, tree, first_node, kept.wanted(i, argmax, tied), keys)
+            offers += kept.offer(i, tree, first_node, kept.wanted(i, argmax, tied), keys)
         question_scores.append(
             QuestionScores(
                 losses=tuple(next(losses_by_row) for _ in tree.rows),
@@ -188,7 +246,7 @@ def _score_batch(
         )
         begin = end
         first_node += len(tree.ids)
-    return question_scores
+    return question_scores, offers
 
 
 def _split(values: FloatArray, like: Sequence[IntArray]) -> list[FloatArray]:
