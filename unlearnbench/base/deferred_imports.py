@@ -23,8 +23,9 @@ Everything else is imported as usual:
 - everything in a run of several processes.
 
 Modules in `sys.modules` are never replaced, so a later import outside the context is a usual one.
-What a stand-in lacks is looked up in the real module, which is imported for it. A version of a
-library whose statements look different therefore costs time, and nothing else.
+What a stand-in lacks is looked up in the real module, which is imported for it. If the statements
+of another version of a library look different, they are usual imports, which only cost time. One
+use is not covered: a `DeferredName` cannot stand in an `except` clause.
 """
 
 import builtins
