@@ -56,6 +56,15 @@ def padded_array(array: IntArray, device: str) -> IntArray:
     return np.append(array, np.full(missing, array[0]))
 
 
+def rows_at(tensor: Tensor, indices: Tensor) -> Tensor:
+    """Return rows [*indices.shape, ...] of a tensor [N, ...], as `tensor[indices]` does.
+
+    A CPU copies whole rows here, which takes a fourth of the time.
+    """
+    rows = tensor.index_select(0, indices.flatten())
+    return rows.reshape(*indices.shape, *tensor.shape[1:])
+
+
 @dataclass(frozen=True, eq=False)
 class Branch:
     """The tokens of one row that no earlier row has."""
@@ -234,11 +243,14 @@ class TreeLayout:
         query, key, value = (tensor.to(self._dtype) for tensor in (query, key, value))
         if self.kept is not None:
             self.kept[layer] = key, value
-        outputs = [
-            kernel(query[group.queries], key[group.keys], value[group.keys], group.mask)
-            for group in self._groups
-        ]
-        return torch.cat([output.flatten(0, 1) for output in outputs])[self._outputs]
+        outputs: list[Tensor] = []
+        for group in self._groups:
+            queries = rows_at(query, group.queries)
+            output = kernel(
+                queries, rows_at(key, group.keys), rows_at(value, group.keys), group.mask
+            )
+            outputs.append(output.flatten(0, 1))
+        return rows_at(torch.cat(outputs), self._outputs)
 
 
 def _indices(branches: Sequence[Branch]) -> _GroupIndices:

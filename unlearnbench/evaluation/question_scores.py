@@ -18,7 +18,7 @@ from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.predictor import Keys, Predictor, Wanted
-from unlearnbench.evaluation.prefix_tree import Tree
+from unlearnbench.evaluation.prefix_tree import Tree, rows_at
 from unlearnbench.evaluation.side_by_side import (
     counting_in_this_thread,
     map_side_by_side,
@@ -93,7 +93,10 @@ class KeptKeys:
         if not 0 < count <= self.room or not keys:
             return []
         nodes = torch.from_numpy(tree.paths[0][:count] + offset)
-        copied = {layer: (key[nodes], value[nodes]) for layer, (key, value) in keys.items()}
+        copied = {
+            layer: (rows_at(key, nodes), rows_at(value, nodes))
+            for layer, (key, value) in keys.items()
+        }
         return [_Offer(index, count, copied)]
 
     def end_batch(self, number: int, offers: list[_Offer]) -> None:

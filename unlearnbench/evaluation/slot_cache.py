@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from unlearnbench.api.observations import IntArray
 from unlearnbench.evaluation.predictor import Keys
-from unlearnbench.evaluation.prefix_tree import padded_array, padded_size
+from unlearnbench.evaluation.prefix_tree import padded_array, padded_size, rows_at
 from unlearnbench.models.packed_attention import AttentionKernel
 
 _GROWTH = 16
@@ -271,11 +271,14 @@ class SlotCache:
         outputs: list[Tensor] = []
         for group in batch.groups:
             seen = (store[:, :, : group.mask.shape[3]] for store in stores)
-            keys, values = (part if group.read is None else part[group.read] for part in seen)
+            keys, values = (
+                part if group.read is None else rows_at(part, group.read) for part in seen
+            )
             # From [G, kv heads, t, d] to [G, t, kv heads, d], as the kernel takes them.
             by_column = keys.transpose(1, 2), values.transpose(1, 2)
-            outputs.append(kernel(query[group.queries], *by_column, group.mask).flatten(0, 1))
-        return torch.cat(outputs)[batch.outputs]
+            queries = rows_at(query, group.queries)
+            outputs.append(kernel(queries, *by_column, group.mask).flatten(0, 1))
+        return rows_at(torch.cat(outputs), batch.outputs)
 
     def _need(self, slots: IntArray, ends: IntArray) -> None:
         """Note the columns that slots need from now on, and choose the columns of all slots.

@@ -14,7 +14,7 @@ from unlearnbench.config.schema import Architecture
 from unlearnbench.evaluation import decoding, drafts
 from unlearnbench.evaluation import prefix_tree as tree
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.prefix_tree import padded_size
+from unlearnbench.evaluation.prefix_tree import padded_size, rows_at
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.templates import TEMPLATES
@@ -60,3 +60,16 @@ def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatc
             np.testing.assert_allclose(
                 getattr(exact.sets[name], key), getattr(padded.sets[name], key), rtol=1e-5
             )
+
+
+@pytest.mark.parametrize("shape", [(11,), (11, 3, 4)])
+@pytest.mark.parametrize("wanted", [(1,), (6,), (2, 5)])
+def test_rows_at_indices_are_those_of_indexing(
+    shape: tuple[int, ...], wanted: tuple[int, ...]
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    indices = torch.randint(0, 11, wanted, generator=random)
+    tensor = torch.randn(shape, generator=random)
+    # Keys of the first columns of each slot are a part of a larger tensor.
+    for rows in (tensor, torch.stack([tensor, tensor], dim=-1)[..., 1]):
+        assert torch.equal(rows_at(rows, indices), rows[indices])
