@@ -49,7 +49,7 @@ EXTRAS = {
     "gcs": ("gcsfs", f"{RUN} --set output=remote --set storage=gs://bucket/runs"),
     "search": (
         "optuna",
-        "sweep short.yaml --set name=searched --set 'search={kind: optuna, trials: 2}' "
+        "sweep short.yaml --force --set name=searched --set 'search={kind: optuna, trials: 2}' "
         "--set 'learning_rates={low: 1.0e-4, high: 1.0e-3}'",
     ),
     "figures": ("kaleido", "figures pareto runs/short --out pareto.svg"),
@@ -61,6 +61,8 @@ EXTRAS = {
     ),
 }
 """The module of each extra, and a command that is refused with the extra's name without it.
+
+Sweeps need `--force`, because the start model has learnt too little to show what a method does.
 
 MODEL stands for the tiny model that the first run has prepared.
 """
