@@ -73,7 +73,7 @@ def evaluate(
           --retain-rows retain.jsonl --questions answers.jsonl
       unlearnbench evaluate ./my-model --data ~/tofu --task hellaswag --task gsm8k
       unlearnbench evaluate ./my-model --data ~/tofu \
-          --metric sentence-similarity --set sentence-similarity.model=./my-encoder
+          --metric mia-min-k --set mia-min-k.share=0.1
       unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --data tofu \
           --tokenizer microsoft/phi-1_5 --retain retain90.safetensors
     """
