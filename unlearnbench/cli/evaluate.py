@@ -160,8 +160,7 @@ def _check_start_for_metrics(
         if "start_loss" in plan_of(rules, benchmark, {name: settings}).extra:
             raise EvaluationError(
                 f"--metric {name}: it reads how likely the start model finds the answers; give "
-                "the start model itself with --start (its log is not enough), or leave the metric "
-                "out"
+                "that model with --start (its log is not enough), or leave the metric out"
             )
 
 

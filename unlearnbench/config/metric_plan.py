@@ -105,9 +105,11 @@ def missing_scores(
         benchmark: The benchmark.
         chosen: Metrics that are named.
     """
+    with guarded_call(benchmark, "metrics"):
+        uses = benchmark.metrics(profile)
     needed: dict[str, None] = {}
     scores: list[str] = []
-    for use in benchmark.metrics(profile):
+    for use in uses:
         unnamed = [name for name in use.if_named if name not in chosen]
         if unnamed:
             needed |= dict.fromkeys(unnamed)

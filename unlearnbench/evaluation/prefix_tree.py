@@ -59,7 +59,7 @@ def padded_array(array: IntArray, device: str) -> IntArray:
 def rows_at(tensor: Tensor, indices: Tensor) -> Tensor:
     """Return rows [*indices.shape, ...] of a tensor [N, ...], as `tensor[indices]` does.
 
-    A CPU copies whole rows here, which takes a fourth of the time.
+    A CPU copies whole rows here, and is faster than with an index for each of their numbers.
     """
     rows = tensor.index_select(0, indices.flatten())
     return rows.reshape(*indices.shape, *tensor.shape[1:])

@@ -52,7 +52,7 @@ def assert_equal_columns(one: Any, other: Any) -> None:
         if isinstance(value, AnswerTokens):
             assert_equal_columns(value, wanted)
         elif isinstance(value, np.ndarray):
-            assert np.array_equal(value, wanted), key
+            assert np.array_equal(value, wanted, equal_nan=value.dtype.kind == "f"), key
         else:
             assert value == wanted, key
 

@@ -5,13 +5,12 @@ from collections.abc import Generator
 from itertools import permutations
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.observations import AnswerTokens, Evaluation
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation import decoding, generation, side_by_side
 from unlearnbench.evaluation.evaluator import Evaluator
@@ -26,6 +25,8 @@ from unlearnbench.evaluation.side_by_side import (
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.token_row import Row
+
+from .test_generation import assert_equal_columns
 
 
 @pytest.fixture(autouse=True)
@@ -59,17 +60,6 @@ def evaluate(
     profile = get_profile("tofu", max_length=90)
     evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad_id(tokenizer), 200)
     return evaluator(model, progress=lambda done, total: counted.append((done, total)))
-
-
-def assert_equal_columns(one: Any, other: Any) -> None:
-    for key, value in vars(one).items():
-        wanted = getattr(other, key)
-        if isinstance(value, AnswerTokens):
-            assert_equal_columns(value, wanted)
-        elif isinstance(value, np.ndarray):
-            assert np.array_equal(value, wanted, equal_nan=value.dtype.kind == "f"), key
-        else:
-            assert value == wanted, key
 
 
 def test_two_threads_give_the_numbers_and_answers_of_one(
