@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -76,6 +76,8 @@ from unlearnbench.stats.text_overlap import rouge_recall
 from unlearnbench.stats.token_entropy import token_entropy
 
 _T = TypeVar("_T")
+_ENCODED_TOGETHER = 64
+"""Rows whose texts are encoded together. Few keep the memory small if prompts are long."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,23 +201,41 @@ class Evaluator:
             role = self.roles.get(name)
             answered = is_answered(rows, role)
             self.sets[name] = [
-                self._item(question, plain_question, answered=answered, moments=role in MOMENTS)
-                for question, plain_question in zip(rows, self.plain_rows[name], strict=True)
+                self._item(encoder, question, plain, answered=answered, moments=role in MOMENTS)
+                for encoder, question, plain in self._with_encoders(rows, self.plain_rows[name])
             ]
 
-    def _item(self, question: Question, plain: Question, *, answered: bool, moments: bool) -> _Item:
+    def _with_encoders(
+        self, rows: Sequence[Question], plain_rows: Sequence[Question]
+    ) -> Iterator[tuple[Encoder, Question, Question]]:
+        """Yield an encoder for each row, the row, and the row as it is asked without an attack."""
+        for first in range(0, len(rows), _ENCODED_TOGETHER):
+            chosen = slice(first, first + _ENCODED_TOGETHER)
+            encoder = self.encoder.encode_ahead(rows[chosen])
+            for question, plain in zip(rows[chosen], plain_rows[chosen], strict=True):
+                yield encoder, question, plain
+
+    def _item(
+        self,
+        encoder: Encoder,
+        question: Question,
+        plain: Question,
+        *,
+        answered: bool,
+        moments: bool,
+    ) -> _Item:
         """Encode a question. `plain` is the question as it is asked without an attack."""
-        prompt = self.encoder.prompt(question)
+        prompt = encoder.prompt(question)
         most = question.max_length or self.max_length
         added = 0
         if question != plain:
-            added = max(len(prompt) - len(self.encoder.prompt(plain)), 0)
+            added = max(len(prompt) - len(encoder.prompt(plain)), 0)
         if self.profile.reads_whole_context:
             # A benchmark's own length may be longer than the context.
             most = min(most, self.max_length)
         else:
             most += added
-        encoder = replace(self.encoder, max_length=most)
+        encoder = replace(encoder, max_length=most)
         rows = tuple(encoder.row(question, answer) for answer in question.scored_answers)
         reference = encoder.reference(rows[0], question)
         scored_text = encoder.scored_text(rows[0], question)

@@ -15,7 +15,7 @@ and gets the same evaluation. The model's files are not changed.
 
 import os
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,9 +55,6 @@ from unlearnbench.models.named_models import source_of
 from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.whole_model import load_tokenizer, read_config
-from unlearnbench.runs.attack_model import Tools
-from unlearnbench.runs.under_attack import attack_rows, evaluations_under
-from unlearnbench.training.fine_tuning import FineTuner
 
 
 def evaluate_model(
@@ -152,6 +149,37 @@ class EvaluationSetup:
             return self.loaded(start)
 
         evaluator = self.evaluator
+        with self.ready(model) as loaded:
+            plain = evaluator(loaded, None, progress)
+            if start is not None and "start_loss" in evaluator.extra:
+                is_start = str(model) == str(start)
+                plain = evaluator.with_start_losses(plain, loaded if is_start else start_model())
+            yield "", plain
+            yield from self._under_attacks(attacks, loaded, plain, start_model)
+
+    def _under_attacks(
+        self,
+        attacks: Sequence[AttackSpec],
+        loaded: Any,
+        plain: Evaluation,
+        start_model: Callable[[], Any],
+    ) -> Iterator[tuple[str, Evaluation]]:
+        """Yield the evaluations of a loaded model under attacks.
+
+        Args:
+            attacks: The attacks.
+            loaded: The model, in evaluation mode.
+            plain: Its evaluation without an attack.
+            start_model: Loads the start model.
+        """
+        if not attacks:
+            return
+        # Attacks train a model. An evaluation without them need not import how.
+        from unlearnbench.runs.attack_model import Tools
+        from unlearnbench.runs.under_attack import attack_rows, evaluations_under
+        from unlearnbench.training.fine_tuning import FineTuner
+
+        evaluator = self.evaluator
         training_encoder = Encoder(
             evaluator.encoder.tokenizer,
             evaluator.encoder.template,
@@ -159,15 +187,9 @@ class EvaluationSetup:
         )
         tuner = FineTuner(training_encoder, evaluator.pad)
         tools = Tools(attack_rows(self.rows, self.forget), tuner, start_model)
-        with self.ready(model) as loaded:
-            plain = evaluator(loaded, None, progress)
-            if start is not None and "start_loss" in evaluator.extra:
-                is_start = str(model) == str(start)
-                plain = evaluator.with_start_losses(plain, loaded if is_start else start_model())
-            yield "", plain
-            for spec in attacks:
-                attack = attack_from_spec(spec)
-                yield from evaluations_under(spec.name, attack, loaded, evaluator, tools, plain)
+        for spec in attacks:
+            attack = attack_from_spec(spec)
+            yield from evaluations_under(spec.name, attack, loaded, evaluator, tools, plain)
 
 
 def set_up(
