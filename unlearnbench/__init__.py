@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unlearnbench.losses.predictions import Predictions, mean_over_union
     from unlearnbench.results.records import Record, read_records
     from unlearnbench.runs.evaluate_model import evaluate_model
-    from unlearnbench.sweep import run_sweep
+    from unlearnbench.sweep.driver import run_sweep
 
 __all__ = [
     "LossBatch",
@@ -59,7 +59,7 @@ _HOME = {
     "mean_over_union": "losses.predictions",
     "read_log": "evaluation.logs",
     "read_records": "results.records",
-    "run_sweep": "sweep",
+    "run_sweep": "sweep.driver",
     "summarize": "evaluation.summary",
 }
 

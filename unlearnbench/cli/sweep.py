@@ -91,7 +91,7 @@ def _sweep_one_benchmark(settings: SweepConfig, *, as_json: bool, force: bool) -
     """Carry out a sweep, print how it ended, and return the exit code."""
     import_torch()
     from unlearnbench.analysis.selection import read_selection
-    from unlearnbench.sweep import run_sweep
+    from unlearnbench.sweep.driver import run_sweep
 
     console = Console()
     result = run_sweep(settings, console, force=force)

@@ -5,7 +5,3 @@ reused from trial to trial, since each start costs seconds of imports. Tune stor
 and resumes nothing: records on disk show what has finished, so that the same command continues
 after any kill. And Ray prints nothing: a callback reports to progress and MLflow.
 """
-
-from unlearnbench.sweep.driver import run_sweep
-
-__all__ = ["run_sweep"]

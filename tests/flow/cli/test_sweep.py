@@ -41,9 +41,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
             seconds=2.0,
         )
 
-    module = ModuleType("unlearnbench.sweep")
+    module = ModuleType("unlearnbench.sweep.driver")
     module.run_sweep = run_sweep  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "unlearnbench.sweep", module)
+    monkeypatch.setitem(sys.modules, "unlearnbench.sweep.driver", module)
     return calls
 
 

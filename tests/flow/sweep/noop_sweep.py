@@ -62,7 +62,7 @@ NOOP = Pipeline(_plan, _tasks, _execute, _run_epochs, finish)
 
 def noop_sweep(folder: Path, runs: int) -> dict[str, int]:
     """Run it; returns counts of runs, of what was lost or duplicated, and the page's bytes."""
-    from unlearnbench.sweep import run_sweep
+    from unlearnbench.sweep.driver import run_sweep
 
     config = noop_config(folder, runs)
     result = run_sweep(config, Console(err=StringIO()), NOOP)

@@ -4,7 +4,7 @@ from io import StringIO
 
 from unlearnbench.base.console import Console
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.sweep import run_sweep
+from unlearnbench.sweep.driver import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepResult
 

@@ -25,7 +25,7 @@ from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.report.report import Report
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record
-from unlearnbench.sweep import run_sweep
+from unlearnbench.sweep.driver import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -26,7 +26,8 @@ from pathlib import Path
 for name in [*os.environ]:  # those of a Ray in the process of the tests
     if name.startswith(("RAY_", "TUNE_")):
         del os.environ[name]
-from unlearnbench.sweep import ray_cluster, run_sweep
+from unlearnbench.sweep import ray_cluster
+from unlearnbench.sweep.driver import run_sweep
 def start(config, start=ray_cluster.start):
     from ray._private import ray_constants
     ray_constants.SETUP_WORKER_FILENAME = sys.argv[1]

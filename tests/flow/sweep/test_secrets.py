@@ -14,7 +14,7 @@ from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult
-from unlearnbench.sweep import run_sweep
+from unlearnbench.sweep.driver import run_sweep
 
 from .noop_sweep import NOOP, noop_config
 

@@ -28,7 +28,7 @@ from unlearnbench.runs import workspace
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_single
-from unlearnbench.sweep import run_sweep
+from unlearnbench.sweep.driver import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.worker_group import in_bundle, run_on_workers
 
