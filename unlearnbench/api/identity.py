@@ -399,10 +399,15 @@ def _entries(
         if name not in values:
             continue
         entry = values[name]
-        if field.rule.entry is not _the_value:
+        make_entry = field.rule.entry
+        # Nearly all fields have one of the two rules that need nothing else of the run.
+        if make_entry is _the_value_if_set:
+            if entry == field.default:
+                continue
+        elif make_entry is not _the_value:
             reads = field.rule.reads
             place = Place(name, entry, field.default, values, kind, whole, reads)
-            entry = field.rule.entry(place)
+            entry = make_entry(place)
         if entry is LEFT_OUT:
             continue
         if field.below is not None:

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Set
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Generator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, cast
 
@@ -330,17 +330,17 @@ class Measure:
 _RULE = "; it must return a float64 array [n], a number for each example, NaN where undefined"
 
 
-def guarded(metric: Metric | Summary, name: str) -> AbstractContextManager[object]:
-    """Return a context in which exceptions of a metric become a PluginError with their place.
+@contextmanager
+def guarded(metric: Metric | Summary, name: str) -> Generator[None, None, None]:
+    """Turn exceptions of a metric inside the `with` into a PluginError with their place.
 
     Args:
         metric: The metric.
         name: The function that is called, for the message.
     """
-    guards = ExitStack()
-    guards.enter_context(plugin_code(_call(metric, name), source_file(type(metric))))
-    guards.enter_context(np.errstate(over="ignore", divide="ignore", invalid="ignore"))
-    return guards
+    of_plugin = plugin_code(_call(metric, name), source_file(type(metric)))
+    with of_plugin, np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        yield
 
 
 def number(value: object, source: str) -> float | None:

@@ -5,6 +5,7 @@ import re
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def plugin_code(
         raise PluginError(f"{subject} raised {describe(error, file)}") from error
 
 
+# It is asked for before each call of a metric, and to find the file takes as long as many calls.
+@lru_cache(maxsize=1024)
 def source_file(kind: type[Any]) -> str:
     """Return the file that defines a class. Empty for a class from a notebook."""
     try:

@@ -99,16 +99,23 @@ def json_ready(value: Any, encode: Callable[[float], Any] = str) -> Any:
         value: Tree of values.
         encode: Makes a value of each float that is not finite. By default, this is its text: `nan`.
     """
-    # Most values are texts, so these are looked for first.
     if isinstance(value, str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else encode(value)
+    # Ids are computed by the ten thousand. Most values are plain, so no call is made for them.
     if isinstance(value, Mapping):
-        return {str(key): json_ready(child, encode) for key, child in value.items()}
+        return {
+            str(key): child if type(child) in _PLAIN else json_ready(child, encode)
+            for key, child in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [json_ready(child, encode) for child in value]
+        return [child if type(child) in _PLAIN else json_ready(child, encode) for child in value]
     return value
+
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+"""Types of the values that JSON has as they are."""
 
 
 def content_hash(value: Any) -> str:
@@ -124,13 +131,26 @@ def plain_hash(value: Any) -> str:
     Raises:
         ValueError: A number is not finite.
     """
-    text = json.dumps(
+    return text_hash(canonical_json(value))
+
+
+def canonical_json(value: Any) -> str:
+    """Return the text of a value whose hash is its id: keys in order, and no spaces.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    return json.dumps(
         value,
         sort_keys=True,
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
     )
+
+
+def text_hash(text: str) -> str:
+    """Return the first 16 hex digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 MARK = "***"
+ADDRESS = "://"
+"""A text without these characters has no address, and comes back unchanged."""
 _DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle")
 """Beginnings of addresses in which a user's name without a password is no secret. It is kept,
 because the address means something else without it."""
@@ -42,7 +44,7 @@ def redact(text: str, *addresses: str) -> str:
         addresses: Further addresses. Their secrets are replaced by `***` anywhere in the text,
             because messages of libraries may contain a password without its address.
     """
-    if "://" in text:
+    if ADDRESS in text:
         text = _ADDRESS.sub(_without_secrets, text)
     for address in addresses:
         for secret in _secrets(address):
@@ -53,12 +55,20 @@ def redact(text: str, *addresses: str) -> str:
 def redact_tree(value: Any) -> Any:
     """Return a tree of JSON with every text redacted, also its keys."""
     if isinstance(value, str):
-        return redact(value)
+        return redact(value) if ADDRESS in value else value
+    # Most values have no text inside, so no call is made for them.
     if isinstance(value, Mapping):
-        return {redact_tree(key): redact_tree(child) for key, child in value.items()}
+        return {
+            redact_tree(key): child if type(child) in _TEXTLESS else redact_tree(child)
+            for key, child in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [redact_tree(child) for child in value]
+        return [child if type(child) in _TEXTLESS else redact_tree(child) for child in value]
     return value
+
+
+_TEXTLESS = frozenset({int, float, bool, type(None)})
+"""Types of the values of JSON that have no text."""
 
 
 def _without_secrets(match: re.Match[str]) -> str:

@@ -1,10 +1,14 @@
 """One declaration beside each field decides what belongs to ids, and no id has changed by it."""
 
+import hashlib
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
@@ -27,7 +31,8 @@ from unlearnbench.api.identity import (
     stored_identity,
 )
 from unlearnbench.base.errors import PluginError
-from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.hashing import content_hash, json_ready
+from unlearnbench.base.redaction import redact, redact_tree
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import AttackSpec, attack_spec
 from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
@@ -224,6 +229,64 @@ def test_a_stored_spec_has_the_identity_of_the_run(kind: Id) -> None:
         assert stored_identity(RunSpec, whole, kind) == identity
         entries = stored.entries(whole)
         assert {name: entry for name, (entry, _) in entries.items()} == identity
+
+
+def plain_json(value: Any) -> Any:
+    """Compute `json_ready`, one value at a time."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(child) for child in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def plain_redacted(value: Any) -> Any:
+    """Compute `redact_tree`, one value at a time."""
+    if isinstance(value, Mapping):
+        return {plain_redacted(key): plain_redacted(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_redacted(child) for child in value]
+    return redact(value) if isinstance(value, str) else value
+
+
+SECRETS = ("https://me:hunter2@h/x", "s3://b/p?secret_key=hunter2", "file:///tmp/a", "a: //b")
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_an_id_is_the_hash_of_the_redacted_identity(text: str) -> None:
+    """It is computed without a further walk unless a text has an address."""
+    for seed in range(100):
+        spec = a_spec(seed)
+        if seed % 4 == 1:
+            spec["model"]["base"] = text
+        if seed % 4 == 2:
+            spec["attack_training"] = {"own": [{"of": text, text: [1, None]}]}
+        if seed % 4 == 3:
+            spec["attack_training"] = {"own": [float("inf"), float("nan"), -0.0, True]}
+        run = RunSpec.model_validate_json(json.dumps(spec))
+        plain = plain_redacted(plain_json(identity_of(run)))
+        assert run.identity == plain
+        ordered = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert run.id == hashlib.sha256(ordered.encode()).hexdigest()[:16]
+        assert "hunter2" not in ordered
+
+
+def test_trees_of_any_values_are_converted_as_one_value_at_a_time() -> None:
+    class Number(IntEnum):
+        ONE = 1
+
+    values = (np.float64("nan"), float("-inf"), 2**70, Number.ONE, True, None, *SECRETS)
+    for value in values:
+        tree: dict[Any, Any] = {
+            "list": [value, (value, {"below": value})],
+            3: value,
+            None: [value],
+            value: {},
+        }
+        assert repr(json_ready(tree)) == repr(plain_json(tree))
+        assert repr(redact_tree(tree)) == repr(plain_redacted(tree))
+        marked = json_ready(tree, lambda number: {"$float": repr(number)})
+        assert isinstance(marked["list"][0], dict) == (marked["list"][0] != json_ready(value))
 
 
 def test_a_spec_of_an_earlier_version_has_the_defaults_of_later_fields() -> None:
