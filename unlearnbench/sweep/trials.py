@@ -126,9 +126,9 @@ def _tuner(
         EventCallback,
         QueueSearcher,
         SharedGpuSearcher,
-        Worker,
         WorkScheduler,
     )
+    from unlearnbench.sweep.worker import Worker
 
     known_runs = batch.known_runs
     queue = WorkQueue(batch.preparation, batch.next_run(), batch.show_begin, state.slots)

@@ -92,6 +92,19 @@ def test_a_command_that_loads_a_model_imports_nothing_expensive(
     assert output.splitlines()[-1] == "[]"
 
 
+@pytest.mark.long
+def test_the_process_of_a_trial_imports_no_analysis_and_no_views() -> None:
+    output = run(
+        """
+        import sys
+        import unlearnbench.sweep.worker
+        of_the_command = ("unlearnbench.analysis", "unlearnbench.report", "dashboards", "mlflow")
+        print([name for name in sys.modules if name.startswith(of_the_command)])
+        """
+    )
+    assert output.splitlines()[-1] == "[]"
+
+
 # Deferred imports
 
 
