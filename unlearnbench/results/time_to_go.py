@@ -4,15 +4,20 @@ At first the work of a run is guessed from its rows (`cost`), without any measur
 only orders runs. Once a run has ended an epoch, its seconds for this work are known. Runs of the
 same kind will take about as many seconds for the same work. If nothing is known of a kind, a more
 general kind stands for it (`_kinds`).
+
+Attacks on a run's last model come after its last epoch, and may take longer than all of its epochs.
+Their time is forecast in the same way, and by itself (`cost_of_last_attacks`).
 """
 
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from unlearnbench.api.attack import SamplingAttack
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.effort import rows_per_item
@@ -45,6 +50,19 @@ def cost(run: RunSpec) -> float:
     else:
         training = run.budget * run.training.batch_size / FULL_SET * cost_of_item
     return training + len(run.evaluate_at) * EVALUATED
+
+
+def cost_of_last_attacks(run: RunSpec) -> float:
+    """Guess the work of the attacks that follow a run's last epoch, in passes over the full set.
+
+    Each of their evaluations counts as one of the run's own. The training of an attack is left out.
+    """
+    evaluations = 0
+    for attack in map(attack_from_spec, run.attacks):
+        if attack.at == "last":
+            answers = attack.samples if isinstance(attack, SamplingAttack) else 1
+            evaluations += len(attack.points()) * answers
+    return evaluations * EVALUATED
 
 
 def order_runs(models: Sequence[str], runs: Sequence[RunSpec]) -> list[RunSpec]:
@@ -103,23 +121,22 @@ class Forecast:
         self._clock = clock
         self._cost_of_epoch = {run.id: cost(run) / run.budget for run in runs}
         """Cost of an epoch, or of a step, by run."""
+        self._cost_of_last_attacks = {run.id: cost_of_last_attacks(run) for run in runs}
         self._active: dict[str, _Observation] = {}
         """By run, its last evaluation or its begin."""
-        self._measured: dict[Kind, _Measured] = defaultdict(_Measured)
+        self._epochs: dict[Kind, _Measured] = defaultdict(_Measured)
+        """Of epochs, and of whole runs of earlier commands."""
+        self._last_attacks: dict[Kind, _Measured] = defaultdict(_Measured)
+        """Of the attacks that follow the last epoch."""
 
-    def learn(self, run: RunSpec, seconds: float, work: float | None = None) -> None:
-        """Take the time of a run into account.
+    def learn(self, run: RunSpec, seconds: float) -> None:
+        """Take a whole run of an earlier command into account.
 
         Args:
             run: The run.
-            seconds: Time that the work took.
-            work: Work in the unit of `cost`. None for the whole run, of an earlier command.
+            seconds: Time that it took, with its attacks.
         """
-        if work is None:
-            work = cost(run)
-        for kind in _kinds(run):
-            self._measured[kind].seconds += seconds
-            self._measured[kind].work += work
+        _add(self._epochs, run, seconds, cost(run) + cost_of_last_attacks(run))
 
     def use_slots(self, slots: int) -> None:
         """Expect another number of runs at a time from now on."""
@@ -134,8 +151,15 @@ class Forecast:
         last_epoch = self._active[run.id].epoch if run.id in self._active else 0
         # A run that was restarted may report an epoch again.
         new_epochs = max(0, epoch - last_epoch)
-        self.learn(run, seconds, new_epochs * self._cost_of_epoch.get(run.id, 0.0))
+        _add(self._epochs, run, seconds, new_epochs * self._cost_of_epoch.get(run.id, 0.0))
         self._active[run.id] = _Observation(epoch, self._clock())
+
+    def observe_last_attacks(self, run: RunSpec, seconds: float) -> None:
+        """Note that the attacks on a run's last model are done, `seconds` after its last epoch."""
+        # A run that ended early may have collapsed, and such a run is not attacked.
+        has_all_epochs = run.id in self._active and self._active[run.id].epoch >= run.budget
+        if has_all_epochs:
+            _add(self._last_attacks, run, seconds, self._cost_of_last_attacks.get(run.id, 0.0))
 
     def restart(self, run: RunSpec) -> None:
         """Note that a run begins again."""
@@ -145,7 +169,8 @@ class Forecast:
         """Replace a placeholder by its actual run."""
         if self._runs.pop(placeholder.id, None) is not None:
             self._runs[run.id] = run
-            self._cost_of_epoch[run.id] = self._cost_of_epoch.pop(placeholder.id)
+            for costs in (self._cost_of_epoch, self._cost_of_last_attacks):
+                costs[run.id] = costs.pop(placeholder.id)
 
     def end(self, run: RunSpec) -> None:
         """Note that a run has ended."""
@@ -166,24 +191,38 @@ class Forecast:
 
     def _seconds_left(self, run: RunSpec) -> float | None:
         """Return the seconds that a run still takes; None if nothing has been measured."""
-        measured = self._closest_measurement(run)
+        measured = _closest(self._epochs, run)
         if measured is None:
             return None
-        seconds_of_epoch = measured.seconds / measured.work * self._cost_of_epoch[run.id]
         now = self._clock()
         last = self._active.get(run.id, _Observation(0, now))
+        attacked = _closest(self._last_attacks, run) or measured
+        seconds_of_attacks = attacked.seconds / attacked.work * self._cost_of_last_attacks[run.id]
+        if last.epoch >= run.budget:
+            return max(0.0, seconds_of_attacks - (now - last.time))
+
+        seconds_of_epoch = measured.seconds / measured.work * self._cost_of_epoch[run.id]
         # What a run has done since its last evaluation is seen only at the next one. A run that is
         # late has done no more than that.
         epochs_to_evaluation = _until_next_evaluation(run, last.epoch)
         unseen = min(now - last.time, seconds_of_epoch * epochs_to_evaluation)
-        return max(0.0, seconds_of_epoch * (run.budget - last.epoch) - unseen)
+        seconds_of_epochs = max(0.0, seconds_of_epoch * (run.budget - last.epoch) - unseen)
+        return seconds_of_epochs + seconds_of_attacks
 
-    def _closest_measurement(self, run: RunSpec) -> _Measured | None:
-        """Return what was measured of runs as similar to this one as possible."""
-        for kind in _kinds(run):
-            if self._measured[kind].work:
-                return self._measured[kind]
-        return None
+
+def _add(measured: dict[Kind, _Measured], run: RunSpec, seconds: float, work: float) -> None:
+    """Add the time of some work of a run to what was measured of its kinds."""
+    for kind in _kinds(run):
+        measured[kind].seconds += seconds
+        measured[kind].work += work
+
+
+def _closest(measured: Mapping[Kind, _Measured], run: RunSpec) -> _Measured | None:
+    """Return what was measured of runs as similar to this one as possible."""
+    for kind in _kinds(run):
+        if kind in measured and measured[kind].work:
+            return measured[kind]
+    return None
 
 
 def _until_next_evaluation(run: RunSpec, epoch: int) -> int:

@@ -164,6 +164,10 @@ class Progress:
         self._running.add(run.id)
         self._update_runs()
 
+    def attacked(self, run: RunSpec, seconds: float) -> None:
+        """Note that the attacks on a run's last model are done, `seconds` after its last result."""
+        self.forecast.observe_last_attacks(run, seconds)
+
     def ended(
         self, run: RunSpec, last: EpochResult | None, status: str = "finished", reason: str = ""
     ) -> None:

@@ -113,6 +113,9 @@ class EventCallback(tune.Callback):
         if full_disk:
             raise full_disk  # the other runs would end in the same way
         if result.get("repeated"):
+            is_done = "failed" not in result and not result.get("crowded")
+            if is_done:
+                self._state.progress.attacked(self._run(trial), result["time_this_iter_s"])
             return
         epoch = decode_report(result["report"])
         if epoch.epoch > self._last_moment.get(trial.trial_id, 0):
