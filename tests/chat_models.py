@@ -270,15 +270,22 @@ class ChatModel:
         return found
 
     def answer(self, question: str, limit: int, **arguments: Any) -> tuple[str, list[int]]:
-        """The text of plain `generate`, cut at the turn's end, and all of its tokens."""
+        """The text of plain `generate`, cut at the turn's end, and its tokens up to there."""
         _, prompt = self.conversation(question, "?", **arguments)
         given = torch.tensor([prompt])
+
+        def has_ended(ids: torch.Tensor, _: Any) -> torch.Tensor:
+            # `generate` knows only EOS, and would go on up to the limit behind another end.
+            text = self.tokenizer.decode(ids[0, len(prompt) :])
+            return torch.tensor([self.kind.end != "" and self.kind.end in text])
+
         made = self.model.generate(
             given,
             attention_mask=torch.ones_like(given),
             max_new_tokens=limit,
             do_sample=False,
             pad_token_id=self.tokenizer.eos_token_id,
+            stopping_criteria=[has_ended],
         )
         ids: list[int] = made[0, len(prompt) :].tolist()
         text = self.tokenizer.decode(ids)

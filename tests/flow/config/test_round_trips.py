@@ -171,10 +171,11 @@ def run() -> RunSpec:
 
 def recorded(spec: RunSpec) -> RunSpec:
     """The run that its record describes."""
-    text = sealed_json({"spec": run_record(spec, status="failed").spec})
+    written = run_record(spec, status="failed")
+    text = sealed_json({"spec": written.spec})
     stored = json.loads(text, object_hook=decode_floats)["spec"]
     record = Record(
-        spec.id, "run", "m", 0.1, spec.method.label, None, 0, stored, "finished", "tofu"
+        written.id, "run", "m", 0.1, spec.method.label, None, 0, stored, "finished", "tofu"
     )
     return spec_of(record)
 
@@ -192,10 +193,12 @@ def planned(config: SweepConfig, folder: Path) -> SweepConfig:
 
 
 def check_run(spec: RunSpec, where: str) -> None:
+    text = repr(spec)
+    id_ = spec.id
     for way in (of_worker, recorded):
         back = way(spec)
-        assert repr(back) == repr(spec), f"{where}: another run by way of {way.__name__}"
-        assert back.id == spec.id, f"{where}: another id by way of {way.__name__}"
+        assert repr(back) == text, f"{where}: another run by way of {way.__name__}"
+        assert back.id == id_, f"{where}: another id by way of {way.__name__}"
 
 
 def check_config(config: SweepConfig, folder: Path, where: str) -> None:
