@@ -28,8 +28,8 @@ test: $(READY)
 	$(PYTEST)
 
 test-long: $(READY)  # runs over several processes, nodes and trials; pages in a browser; the documentation
-	$(PYTEST) -m long tests/contracts tests/flow tests/numbers/models tests/numbers/oracle \
-		tests/numbers/training
+	$(PYTEST) -m long tests/contracts tests/flow tests/numbers/evaluation tests/numbers/models \
+		tests/numbers/oracle tests/numbers/training
 
 real: $(READY)  # a pretrained chat model and real vocabularies, into the user's cache
 	$(BIN)/unlearnbench fetch

@@ -43,6 +43,7 @@ from unlearnbench.training.step_passes import StepPasses
 from unlearnbench.training.step_result import TOKENS
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
+from ..factories.marks import diagonals_in_make_test
 from ..factories.trainers import TRAINED_METHODS, Extras, training_rows
 from ..factories.trainers import trainer_of as shared_trainer_of
 from ..forked import launch
@@ -276,9 +277,15 @@ def gradients_by_role(name: str, trainer: Trainer, draws: Sequence[Item]) -> dic
     }
 
 
-@pytest.mark.parametrize("others", OTHERS, ids=lambda names: "+".join(names) or "alone")
-@pytest.mark.parametrize("mask", ["salun", "sure"])
-@pytest.mark.parametrize("name", JOINT)
+def joined(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else "+".join(value) or "alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "others"),
+    diagonals_in_make_test(3, JOINT, ("salun", "sure"), OTHERS),
+    ids=joined,
+)
 def test_a_mask_is_of_the_forget_rows_whatever_other_modifiers_there_are(
     name: str, mask: str, others: tuple[str, ...], make: Any
 ) -> None:

@@ -36,6 +36,7 @@ from unlearnbench.training.optimizer_state import on_host
 from unlearnbench.training.trainer import Trainer
 
 from ...conftest import QUESTIONS, build_model_of
+from ...factories.marks import some_in_make_test
 from ...factories.trainers import TRAINED_METHODS, trainer_of, training_rows
 from ...shadow import GPU, ShadowGPU
 
@@ -84,7 +85,7 @@ def trained(model: Any, tokenizer: Any, objective: Objective, folder: Path, **ho
     return trainer_of(model, tokenizer, rows, objective, folder, **how)
 
 
-@pytest.mark.parametrize("name", TRAINED_METHODS)
+@pytest.mark.parametrize("name", some_in_make_test(TRAINED_METHODS, 3))
 def test_every_method_trains_on_a_gpu(
     name: str, gpu: ShadowGPU, tokenizer: Any, tmp_path: Path
 ) -> None:

@@ -106,7 +106,17 @@ def commands(folder: Path, plan: Plan) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(
     "panels",
-    [(kind,) for kind in PANELS] + [("none", "all"), ("one rate", "none"), ("not a number", "one")],
+    [
+        ("none",),
+        pytest.param(("all",), marks=pytest.mark.long),
+        pytest.param(("not a number",), marks=pytest.mark.long),
+        ("one",),
+        pytest.param(("one rate",), marks=pytest.mark.long),
+        ("one method",),
+        pytest.param(("none", "all"), marks=pytest.mark.long),
+        ("one rate", "none"),
+        ("not a number", "one"),
+    ],
     ids=" and ".join,
 )
 def test_every_view_ends_with_a_result_or_one_sentence(

@@ -41,7 +41,7 @@ from ...made_up_numbers import write_with_made_up_numbers
 
 Recorded = Callable[[str, dict[str, float | None]], dict[str, float | None]]
 Change = Mapping[str, Any]
-FEW = range(8)
+FEW = range(4)
 """Numbers of the random folders that every run of the tests makes."""
 
 

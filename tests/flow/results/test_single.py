@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.factories.marks import some_in_make_test
 from tests.factories.random_folders import Drawn, draw, write
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
@@ -108,7 +109,9 @@ def is_attacked(drawn: Drawn) -> bool:
     return "no attack" not in drawn.features
 
 
-@pytest.mark.parametrize("drawn", drawn_with_attacks(8), ids=lambda drawn: str(drawn.number))
+@pytest.mark.parametrize(
+    "drawn", some_in_make_test(drawn_with_attacks(8), 3), ids=lambda drawn: str(drawn.number)
+)
 def test_numbers_under_attacks_are_those_of_a_sweep(drawn: Drawn, tmp_path: Path) -> None:
     results = Results.read(write(drawn, tmp_path).folder)
     observed = Observed(results)

@@ -23,6 +23,7 @@ from unlearnbench.runs import checkpoints, workspace
 from unlearnbench.runs.checkpoints import RunState, state_folders
 from unlearnbench.runs.run import run_epochs, run_single, stopped_record
 
+from ...factories.marks import diagonals_in_make_test, some_in_make_test
 from ..small_run import config_of, runs_of, without_times
 
 STEPS_PER_EPOCH = 2
@@ -85,7 +86,7 @@ def observations(record: Record) -> list[str]:
     return [files.files[moment].digest for moment in sorted(files.files)]
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("kind", some_in_make_test(METHODS, 2))
 def test_whole_epochs_of_steps_give_the_same_bits_as_epochs(kind: str, place: Path) -> None:
     changes = METHODS[kind]
     by_epochs = carried_out(sweep(place, by_steps=False, **changes), place)
@@ -140,8 +141,10 @@ def cut(config: SweepConfig, place: Path, evaluations: int) -> None:
 
 
 @pytest.mark.usefixtures("always_saved")
-@pytest.mark.parametrize("kind", ["a state by epoch", "a modifier", "sampled answers"])
-@pytest.mark.parametrize("evaluations", [1, 2])
+@pytest.mark.parametrize(
+    ("evaluations", "kind"),
+    diagonals_in_make_test(2, (1, 2), ("a state by epoch", "a modifier", "sampled answers")),
+)
 def test_a_run_resumes_in_the_middle_of_an_epoch_with_equal_numbers(
     evaluations: int, kind: str, place: Path
 ) -> None:

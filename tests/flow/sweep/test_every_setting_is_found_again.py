@@ -20,6 +20,7 @@ from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import planned_records, read_records, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, stored_point
 
+from ...factories.marks import diagonals_in_make_test
 from .test_follow_up_runs import a_record, drained, searching
 
 BETAS = (0.01, 0.1, 0.125, 0.3333, 1.0, 2.5)
@@ -123,8 +124,12 @@ def a_config(rng: random.Random, kind: str) -> SweepConfig:
     return load_config("space.yaml")
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("kind", ["grid", "random", "quasi-random", "optuna", "halving", "tune"])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    diagonals_in_make_test(
+        2, ("grid", "random", "quasi-random", "optuna", "halving", "tune"), range(8)
+    ),
+)
 def test_every_run_of_a_search_is_in_plan_table_and_choice(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 
 from tests.chat_models import ChatModel, fitted
 from tests.conftest import QUESTIONS
+from tests.factories.marks import diagonals_in_make_test
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
@@ -38,7 +39,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["gemma", "qwen-2.5", "llama-3"])
+CHATS = ("gemma", "qwen-2.5", "llama-3")
+
+
+@pytest.fixture(scope="module", params=CHATS)
 def chat(request: pytest.FixtureRequest, questions: tuple[Question, ...]) -> ChatModel:
     """Of the tokenizers, Llama 3's has no padding token, so that EOS is masked inside prompts."""
     return fitted(request.param, questions[:3], epochs=40)
@@ -83,7 +87,9 @@ def plain_answer(chat: ChatModel, model: Any, question: str) -> str:
     return str(chat.tokenizer.decode(made[0, len(prompt) :], skip_special_tokens=True)).strip()
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize(
+    ("chat", "kind"), diagonals_in_make_test(2, CHATS, SETTINGS), indirect=["chat"]
+)
 def test_open_unlearning_answers_as_generate_does(
     kind: str, chat: ChatModel, questions: tuple[Question, ...]
 ) -> None:

@@ -36,6 +36,7 @@ from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.trainer import Trainer
 
+from ...factories.marks import diagonals_in_make_test, some_in_make_test
 from ...factories.trainers import objective_of, training_rows
 from ...families import FAMILIES
 from ...flow.small_run import config_of, runs_of
@@ -136,8 +137,7 @@ def plain_losses(model: Any, tokenizer: Any, questions: tuple[Question, ...]) ->
     return losses
 
 
-@pytest.mark.parametrize("tied", TIED)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "tied"), diagonals_in_make_test(2, KINDS, TIED))
 def test_an_evaluation_equals_plain_peft_one_row_at_a_time(
     kind: str, tied: bool, folders: Any, tokenizer: Any
 ) -> None:
@@ -150,7 +150,9 @@ def test_an_evaluation_equals_plain_peft_one_row_at_a_time(
     assert unadapted != pytest.approx(expected, rel=1e-4), "the adapter changes the answers"
 
 
-@pytest.mark.parametrize("kind", ["layers", "whole-embedding", "whole-both", "tokens"])
+@pytest.mark.parametrize(
+    "kind", some_in_make_test(("tokens", "layers", "whole-both", "whole-embedding"), 2)
+)
 def test_relearning_trains_the_weights_that_an_adapter_has_replaced(
     kind: str, folders: Any, tokenizer: Any, tmp_path: Path
 ) -> None:

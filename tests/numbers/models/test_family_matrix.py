@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.factories.marks import diagonals_in_make_test
 from tests.families import FAMILIES
 from tests.family_matrix import TINY_FAMILIES, USES, Refused, limit, lora_on_experts
 from unlearnbench.base import deferred_warnings
@@ -31,8 +32,16 @@ def marked(names: Iterator[str] | tuple[str, ...]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("name", marked(tuple(FAMILIES)))
+def cells() -> list[Any]:
+    """Families and uses as parameters. `make test` has half of the uses of each tiny family."""
+    others = [name for name in FAMILIES if name not in TINY_FAMILIES]
+    return [
+        *diagonals_in_make_test(2, TINY_FAMILIES, USES),
+        *(pytest.param(name, use, marks=pytest.mark.long) for name in others for use in USES),
+    ]
+
+
+@pytest.mark.parametrize(("name", "use"), cells())
 def test_a_family_gives_the_numbers_of_plain_transformers(name: str, use: str) -> None:
     if (name, use) in REFUSED:
         with pytest.raises(Refused, match="incompatible"):

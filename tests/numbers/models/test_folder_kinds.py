@@ -20,6 +20,8 @@ from unlearnbench.models.loading import check_weights, load_model
 from unlearnbench.models.named_models import source_errors
 from unlearnbench.models.source import Source
 
+from ...factories.marks import diagonals_in_make_test
+
 
 @pytest.fixture
 def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
@@ -120,8 +122,10 @@ def test_other_folders_are_named(folder: Path, tmp_path: Path) -> None:
     assert error_of(tmp_path / "empty").endswith("no config.json; this is not a model folder")
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod."])
+@pytest.mark.parametrize(
+    ("prefix", "sharded"),
+    diagonals_in_make_test(2, ("_orig_mod.", "module.", "module._orig_mod."), (False, True)),
+)
 def test_prefixes_of_all_names_are_removed_by_the_command(
     prefix: str, sharded: bool, folder: Path, model: Any, tmp_path: Path
 ) -> None:

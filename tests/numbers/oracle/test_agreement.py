@@ -1,6 +1,6 @@
 """Every view of random folders says what an independent recomputation says.
 
-Twenty folders are compared in `make test`, and a thousand in `make test-long`. Any number of
+Ten folders are compared in `make test`, and a thousand in `make test-long`. Any number of
 them is compared with `UNLEARNBENCH_FOLDERS=5000 pytest -m long tests/numbers/oracle`, from the
 folder `UNLEARNBENCH_FIRST_FOLDER` on. A disagreement is a fault of the product or of the
 recomputation: `tests/factories/random_folders.py` writes the folder again from its number.
@@ -24,7 +24,7 @@ from tests.oracle.comparison import Comparison, PanelComparer
 
 GROUP = 10
 """Folders of one test."""
-FEW = 20
+FEW = 10
 MANY = int(os.environ.get("UNLEARNBENCH_FOLDERS", "1000"))
 ONCE_APART = (449, 807, 1022)
 """Folders beyond the first hundred that once disagreed: a chosen setting with a seed that ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 
 from ...conftest import QUESTIONS, build_model_of
 from ...factories.graphs import Graphs, OperationGraph, graphs_on_cpu
+from ...factories.marks import some_in_make_test
 from ...factories.trainers import (
     TRAINED_METHODS,
     Extras,
@@ -75,15 +76,7 @@ def assert_replays_change_nothing(
     assert torch.equal(weights(replayed), weights(plain))
 
 
-def every_third_in_make_test(names: Iterable[str]) -> list[Any]:
-    """Leave two of three names to `make test-long`, because all of them take 15 s."""
-    return [
-        pytest.param(name, marks=[] if i % 3 == 0 else pytest.mark.long)
-        for i, name in enumerate(names)
-    ]
-
-
-@pytest.mark.parametrize("method", every_third_in_make_test(TRAINED_METHODS))
+@pytest.mark.parametrize("method", some_in_make_test(TRAINED_METHODS, 3))
 def test_replayed_steps_of_every_method_give_the_same_bits(
     method: str, graphs: Graphs, make: Callable[..., Trainer]
 ) -> None:
@@ -126,7 +119,7 @@ def test_adapters_are_trained_with_the_same_bits(
     assert_replays_change_nothing(graphs, lambda: make(objective_of("npo"), extras))
 
 
-@pytest.mark.parametrize("modifier", every_third_in_make_test(registry.names("modifiers")))
+@pytest.mark.parametrize("modifier", some_in_make_test(registry.names("modifiers"), 3))
 def test_every_modifier_gets_the_same_gradients(
     modifier: str, graphs: Graphs, make: Callable[..., Trainer]
 ) -> None:

@@ -11,6 +11,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.templates import TEMPLATES
 
+from ...factories.marks import some_in_make_test
 from ...factories.trainers import (
     TRAINED_METHODS,
     assert_resumes,
@@ -26,7 +27,7 @@ def copies(model: Any) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", TRAINED_METHODS)
+@pytest.mark.parametrize("name", some_in_make_test(TRAINED_METHODS, 3))
 def test_every_method_resumes_where_it_stopped(
     name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
@@ -37,7 +38,7 @@ def test_every_method_resumes_where_it_stopped(
 @pytest.mark.parametrize(
     ("name", "hyperparameters"),
     [
-        *((name, {}) for name in TRAINED_METHODS),
+        *some_in_make_test([(name, {}) for name in TRAINED_METHODS], 3),
         ("kto", {"clamp": False, "beta": 1.0}),
         ("pdu", {"warmup_epochs": 0, "dual_start": 1.0, "dual_rate": 0.5}),
         ("rmu", {"layer": 1, "trained": "all"}),
