@@ -28,7 +28,7 @@ from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import names
+from unlearnbench.api.registry import load, names
 from unlearnbench.base.distributed import join_group
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 from unlearnbench.config.entries import (
@@ -313,6 +313,12 @@ def data_settings(data: str | Benchmark) -> Benchmark:
     source, _, place = data.partition("=")
     if source in known:
         setting = "hub_id" if _is_hub_id(source, place) else "path"
+        kind: type[Benchmark] = load("benchmarks", source)
+        if setting not in kind.model_fields:
+            raise EvaluationError(
+                f"data: {source} reads its rows from no folder, got {shortened(place)}; name "
+                f"{source} only"
+            )
         return benchmark_of({"source": source, setting: place})
     if "/" not in data and not Path(data).expanduser().exists():
         near = did_you_mean(data, known) or "; one in a file of its own needs --plugin FILE"

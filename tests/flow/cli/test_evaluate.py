@@ -165,6 +165,14 @@ def test_a_log_that_lacks_what_a_metric_reads(run: Run, model_path: str) -> None
     assert "no value" not in err
 
 
+def test_a_folder_of_a_benchmark_that_reads_none_is_named(run: Run, model_path: str) -> None:
+    code, _, err = run("evaluate", model_path, "--data", "questions=rows")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        "data: questions reads its rows from no folder, got 'rows'; name questions only"
+    )
+
+
 def test_template_arguments_are_text_or_truth_values() -> None:
     assert template_arguments(["a=true", "b=false", "c=26 Jul", "d=x=y"]) == {
         **{"a": True, "b": False, "c": "26 Jul", "d": "x=y"}
