@@ -119,11 +119,15 @@ def _lasts(attacked: AttackedSetting, *, is_leader: bool = False) -> str:
     )
 
 
-def _attacker(under: UnderAttack) -> str:
+def _attacker(under: UnderAttack, *, has_seeds: bool = True) -> str:
     """Return the attacker that a search chose, its seeds and what it leaves, in brackets.
 
     Empty without a search. The attacker counts by the utility on the seeds of the choice, so the
     utility on the reported seeds has to be seen.
+
+    Args:
+        under: The setting under the attack.
+        has_seeds: Whether the model is from a sweep. A model that is judged by itself has no seed.
     """
     tuned = under.tuned
     if tuned is None:
@@ -131,7 +135,8 @@ def _attacker(under: UnderAttack) -> str:
     kept = ""
     if tuned.utility_kept is not None:
         kept = f"; the attacked model keeps {100 * tuned.utility_kept:.0f} % of its utility"
-    return f" ({tuned.settings}; {tuned.seeds_text}{kept})"
+    parts = tuned.seeds_text if has_seeds else "chosen on half of the rows, reported on the others"
+    return f" ({tuned.settings}; {parts}{kept})"
 
 
 def _how_sure(attacked: AttackedSetting) -> str:
@@ -152,8 +157,11 @@ def _numbers_of(under: UnderAttack) -> str:
         link = "and" if is_of_samples else "to"
         retain = f"{_number(under.retain.before)} {link} {_number(under.retain.after)}"
         if under.tuned is not None:
-            own = _number(under.tuned.retain_after)
-            retain += f", and to {own} under the attacker chosen for it"
+            own = under.tuned.retain_after
+            if own is None:
+                retain += ", and no attacker could be chosen for it"
+            else:
+                retain += f", and to {_number(own)} under the attacker chosen for it"
         models = f"retain model, which never saw these rows: {retain}; {models}"
     if measured is not None and is_of_samples:
         # Sampling changes no model, so no number goes from one value to another.
@@ -176,6 +184,12 @@ def _baseline(panel: AttackedPanel) -> str:
             "gain counts as given back, so at most this much comes back."
         )
     gains_of_column = _retain_gains(panel)
+    without_attacker = _searches_without_attacker(panel)
+    if not gains_of_column and without_attacker:
+        return (
+            f"No attacker of {' and '.join(without_attacker)} could be chosen for the retain model "
+            "itself. Its gain is known only under the attackers of the methods."
+        )
     if not gains_of_column:
         was_attacked = any(shift.after is not None for shift in panel.retain.values())
         nothing_is_measured = all(measured is None for measured in panel.measured.values())
@@ -201,11 +215,33 @@ def _baseline(panel: AttackedPanel) -> str:
 
 def _any_attack(panel: AttackedPanel) -> str:
     """Return `any attack`. Of a search, only the attacker that was chosen for a model counts."""
-    searched = [attack_of(variant) for variant in panel.variants if is_tuned(variant)]
-    if not searched:
-        return "any attack"
-    chosen = f"the attacker that {' and '.join(searched)} chose for it"
-    return chosen if len(searched) == len(panel.attacks) else f"any other attack or {chosen}"
+    tuned = [variant for variant in panel.variants if is_tuned(variant)]
+    with_attacker = [
+        attack_of(variant) for variant in tuned if panel.retain[variant].gain is not None
+    ]
+    without = [attack_of(variant) for variant in tuned if attack_of(variant) not in with_attacker]
+    exception = f" except {' and '.join(without)}" if without else ""
+    if not with_attacker:
+        return f"any attack{exception}"
+    chosen = f"the attacker that {' and '.join(with_attacker)} chose for it"
+    if len(tuned) == len(panel.attacks):
+        return chosen
+    return f"any other attack{exception} or {chosen}"
+
+
+def _searches_without_attacker(panel: AttackedPanel) -> list[str]:
+    """Return the attacks for which no attacker could be chosen for the attacked retain model.
+
+    Each attacker may have broken it, although the settings have attackers that count.
+    """
+    attacks: list[str] = []
+    for variant in panel.variants:
+        if not is_tuned(variant) or variant in panel.attackers_of_retain:
+            continue
+        of_settings = [setting.at(variant) for setting in panel.settings]
+        if any(under is not None and under.retain.after is not None for under in of_settings):
+            attacks.append(attack_of(variant))
+    return attacks
 
 
 def _retain_gains(panel: AttackedPanel) -> dict[MetricColumn, dict[str, float]]:
@@ -243,7 +279,7 @@ def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...
 
     points = sum(point.gain is not None for point in attacked.under)
     which = f", the worst of {points} points" if points > 1 else ""
-    label = f"{under.label}{_attacker(under)}{which}"
+    label = f"{under.label}{_attacker(under, has_seeds=False)}{which}"
     if attacked.worst is None:
         verdict = f"{label}: not scored: {reason}."
     elif attacked.comes_back:

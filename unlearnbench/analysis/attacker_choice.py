@@ -21,6 +21,7 @@ The retain model and the start model have strongest attackers of their own there
 setting is computed with the retain model's gain under the setting's attacker.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -181,15 +182,19 @@ class Search:
         return ""
 
     def _gentlest(self, models: Sequence[AttackedModel]) -> str:
-        """Say how much utility the attacker leaves that leaves most: `the gentlest left 71 %`."""
+        """Say how much utility the attacker leaves that leaves most: `the gentlest left 71 %`.
+
+        Points that one seed did not reach are left out, as in `counting`. The share is rounded
+        down, because 89.9 % must not be shown as the 90 % that it failed to reach.
+        """
         mean_shares: list[float] = []
         for point in self.points:
-            shares = [share for model in models if (share := model.keeps(point))]
-            if shares:
+            shares = [share for model in models if (share := model.keeps(point)) is not None]
+            if len(shares) == len(models):
                 mean_shares.append(fmean(shares))
         if not mean_shares:
             return "none is known"
-        return f"the gentlest left {100 * max(mean_shares):.0f} %"
+        return f"the gentlest left {math.floor(100 * max(mean_shares) + _ROUNDING)} %"
 
     def _moves(self, models: Iterable[AttackedModel]) -> bool:
         """Whether an attacker changes the measured number or the utility of a model."""

@@ -47,7 +47,7 @@ def _axis(name: str, stated: Any) -> Axis:
     """Return a range, or a list with two different values."""
     if isinstance(stated, Range):
         return stated
-    if isinstance(stated, tuple) and len(set(stated)) > 1:
+    if isinstance(stated, tuple) and any(value != stated[0] for value in stated):
         return stated
     if not isinstance(stated, Mapping):
         raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.attack_text import attack_sentences
+from unlearnbench.analysis.attack_text import attack_sentences, single_attack_sentences
 from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.attacker_choice import AttackedModel, Search, seeds_of_choice
 from unlearnbench.analysis.best_settings import panels
@@ -93,6 +93,19 @@ def test_problems_of_a_search_are_named() -> None:
     problem = search().problem([broken], [])
     assert "no attacker of relearning left 90 %" in problem
     assert "the gentlest left 71 %" in problem
+
+
+def test_the_gentlest_attacker_is_one_that_could_have_counted() -> None:
+    """A share that rounds to the bound, and a point that one seed did not reach, would puzzle."""
+    nearly = model(of_points(0.5, 0.5, 0.5), dict.fromkeys(POINTS, 0.8998))
+    assert "left 90 % of the model's own utility (the gentlest left 89 %)" in search().problem(
+        [nearly], []
+    )
+    whole = model(of_points(0.5, 0.5, 0.5), {POINTS[0]: 0.3, POINTS[1]: 0.3})
+    ended = AttackedModel(1.0, {POINTS[0]: 0.5, POINTS[1]: 0.1}, whole.shift)
+    assert "(the gentlest left 40 %)" in search().problem([whole, ended], [])
+    destroyed = model(of_points(0.5, 0.5, 0.5), dict.fromkeys(POINTS, 0.0))
+    assert "(the gentlest left 0 %)" in search().problem([destroyed], [])
 
 
 def test_a_search_whose_counting_attackers_cannot_be_compared_says_why() -> None:
@@ -195,14 +208,44 @@ def test_lasting_of_a_search_by_hand() -> None:
     assert "and to 0.200 under the attacker chosen for it" in first
 
 
+def test_sentences_name_no_attacker_of_a_retain_model_that_each_attacker_breaks() -> None:
+    points = {point: (0.1, 0.1) for point in ("0", "t1.5", "t2.5")}
+    broken = rows_of("retain", points, kept={"t1.5": 0.3, "t2.5": 0.3})
+    attacked = rows_of("run", {"0": (0.1, 0.1), "t1.5": (0.3, 0.6), "t2.5": (0.9, 0.4)})
+    other = "quantization@nf4"
+    plain = [row("run", 0.1)]
+    start = [line for line in REFERENCES if line.kind == "fine-tuned"]
+
+    def sentences(*more: TableRow) -> tuple[str, ...]:
+        (found,) = attacked_panels(
+            panels([*PLAIN, *plain]),
+            [*broken, *start, *attacked, *more],
+            plugins={"relearning": ATTACK},
+        )
+        return attack_sentences(found)
+
+    first, baseline = sentences()
+    assert "0.100 to 0.100, and no attacker could be chosen for it; start model" in first
+    assert "undefined" not in first
+    assert baseline.startswith("No attacker of relearning could be chosen for the retain model")
+    assert "nothing can be judged" not in baseline, "the settings have a score"
+
+    *_, baseline = sentences(*(row(kind, 0.1, other) for kind in ("retain", "fine-tuned", "run")))
+    assert baseline == "The retain model itself gains nothing, under any attack except relearning."
+
+
 def test_one_seed_chooses_on_some_rows_and_reports_the_others() -> None:
     attacked = rows_of("run", {"0": (0.1, 0.1), "t1.5": (0.3, 0.6), "t2.5": (0.9, 0.4)})
-    (setting,) = panel(attacked, seeds=1).settings
+    found = panel(attacked, seeds=1)
+    (setting,) = found.settings
     assert setting.worst is not None
     assert setting.worst.evaluated == "relearning@t1.5", "0.5 more on the rows of the choice"
     assert setting.lasting == pytest.approx(1 - 0.2 / 0.8)
     assert setting.worst.tuned is not None
     assert setting.worst.tuned.seeds_text == "chosen on seed 0, reported on other rows"
+    # A checkpoint that `unlearnbench attack` judges has no seed.
+    verdict, _ = single_attack_sentences(found, "relearning")
+    assert "; chosen on half of the rows, reported on the others; the attacked model" in verdict
 
 
 def test_a_setting_without_a_counting_attacker_has_no_score_and_a_reason() -> None:

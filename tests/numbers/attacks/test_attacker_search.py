@@ -73,6 +73,7 @@ def test_without_a_search_nothing_changes() -> None:
         ({"search": {"lora_rank": (8, 8)}}, "lora_rank needs a range, .* or a list of two"),
         ({"search": {"learning_rate": {"low": 1.0, "high": 0.1}}}, "low must be below high"),
         ({"search": {"batch_size": (0, 8)}, "trials": 2}, "search: batch_size"),
+        ({"search": {"optimizer": ("muon", {"a": 1})}, "trials": 2}, "search: optimizer"),
         ({"search": {"lora_rank": (None, 8)}}, "only 2 different attackers .* trials is 8"),
         ({"trials": 4}, "trials has no effect without search"),
         ({"keeps": 0.5}, "keeps has no effect without search"),
