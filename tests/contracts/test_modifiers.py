@@ -43,7 +43,7 @@ from unlearnbench.training.step_passes import StepPasses
 from unlearnbench.training.step_result import TOKENS
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
-from ..factories.marks import diagonals_in_make_test
+from ..factories.marks import diagonals_in_make_test, some_in_make_test
 from ..factories.trainers import TRAINED_METHODS, Extras, training_rows
 from ..factories.trainers import trainer_of as shared_trainer_of
 from ..forked import launch
@@ -146,7 +146,7 @@ def flat(gradient: Gradients) -> Tensor:
     return torch.cat([value.flatten() for value in gradient.tensors.values()])
 
 
-@pytest.mark.parametrize("name", TRAINED_METHODS)
+@pytest.mark.parametrize("name", some_in_make_test(TRAINED_METHODS, 2))
 def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
     """In passes by groups of parts, exactly as in the joint pass; also where one term has all."""
     plain = make(name)

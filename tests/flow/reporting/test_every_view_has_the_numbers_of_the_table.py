@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.factories.marks import WITH_MLFLOW
+from tests.factories.marks import WITH_MLFLOW, some_in_make_test
 from tests.factories.random_folders import RandomFolder, draw, write
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
@@ -132,7 +132,7 @@ def test_leaderboard_lines(made: RandomFolder, table: Numbers) -> None:
     assert mixed_code(board.records) == ""
 
 
-@pytest.mark.parametrize("made", SLOW, indirect=True)
+@pytest.mark.parametrize("made", some_in_make_test(SLOW, 2), indirect=True)
 def test_mlflow_from_the_folder(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/store.db"
     replay(made.folder, uri)
@@ -141,7 +141,7 @@ def test_mlflow_from_the_folder(made: RandomFolder, table: Numbers, tmp_path: Pa
     assert replay(made.folder, uri).logged == 0
 
 
-@pytest.mark.parametrize("made", SLOW, indirect=True)
+@pytest.mark.parametrize("made", some_in_make_test(reversed(SLOW), 2), indirect=True)
 def test_mlflow_while_the_sweep_runs(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
     """Records are logged as they are made, a retain model's before there is a start model."""
     uri = f"sqlite:///{tmp_path}/store.db"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.factories.marks import diagonals_in_make_test
 from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.config.entry_labels import entry_labels
@@ -118,8 +119,7 @@ def test_each_entry_has_its_trials_and_its_choice(kind: str, tmp_path: Path) -> 
         assert choice["log10_forget_quality"] == max(map(worth_of, trials))
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", SEARCHES)
+@pytest.mark.parametrize(("kind", "seed"), diagonals_in_make_test(2, SEARCHES, range(6)))
 def test_random_entries_are_never_pooled(kind: str, seed: int, tmp_path: Path) -> None:
     """Also if the range of one entry contains the values of another."""
     rng = random.Random(f"{kind} {seed}")

@@ -52,7 +52,17 @@ TURN_ENDS = {
 """None where EOS alone ends a turn, as in earlier versions."""
 
 
-@pytest.fixture(scope="session", params=KINDS)
+LIKE_OTHERS = ("qwen-2.5", "phi-3", "mistral", "smollm2", "olmo", "ordinary token")
+"""Templates that end turns as another one does. Their models are fitted in `make test-long`; what
+the templates render is compared in `make test`, too."""
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(name, marks=pytest.mark.long if name in LIKE_OTHERS else ()) for name in KINDS
+    ],
+)
 def chat(request: pytest.FixtureRequest, questions: tuple[Question, ...]) -> tuple[str, ChatModel]:
     """A model fitted to the first four questions in the form of each template."""
     return request.param, fitted(request.param, questions[:4])
