@@ -298,6 +298,7 @@ def _print_selection(selection: Mapping[str, Any], headline: Headline, console: 
         console: Where to print.
     """
     from unlearnbench.analysis.selection import owner_of_choices
+    from unlearnbench.analysis.wording import listed_seeds
 
     kept, forgotten = headline.kept, headline.forgotten
     columns = (
@@ -313,9 +314,9 @@ def _print_selection(selection: Mapping[str, Any], headline: Headline, console: 
         "on seeds",
     )
     lines = [_choice_cells(choice, headline) for choice in selection["choices"]]
-    seeds = ", ".join(str(seed) for seed in selection["chosen_on_seeds"])
+    seeds = listed_seeds(selection["chosen_on_seeds"])
     owner = owner_of_choices(selection["choices"])
-    title = f"best of each {owner}, chosen on seeds {seeds}, reported on others"
+    title = f"best of each {owner}, chosen on {seeds}, reported on others"
     console.table(columns, lines, title, flowing={"on seeds"}, keys=3)
     console.paragraph(f"rule: {selection['rule']}")
     console.print()

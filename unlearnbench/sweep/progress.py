@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.best_text import best_lines
 from unlearnbench.analysis.conclusion import Conclusion
-from unlearnbench.analysis.wording import without_retain_model
+from unlearnbench.analysis.wording import counted, without_retain_model
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.base.number_text import float_text
@@ -134,9 +134,9 @@ class Progress:
         self._has_several_models = len({run.model.name for run in runs}) > 1
         self._has_several_seeds = len({run.seed for run in runs}) > 1
         self.warn_of_starts(panels)
-        line = f"running: {len(runs)} runs, {slots} at a time"
+        line = f"running: {counted(len(runs), 'run')}, {slots} at a time"
         if finished:
-            line += f", {finished} are done already"
+            line += f", {finished} done already"
         time_left = self.time_left()
         if time_left:
             line += f"; about {time_left}, as those took"

@@ -64,7 +64,7 @@ def test_sweep_prints_the_selection_with_its_rule(
     both = ("--set", "seeds=[0, 1]", "--set", "select={seeds: [0]}")
     _, out, _ = run("sweep", "small.yaml", *both)
     title, _, npo, ceu, rule, *_ = out.splitlines()
-    assert title == "best of each method, chosen on seeds 0, reported on others"
+    assert title == "best of each method, chosen on seed 0, reported on others"
     assert " ".join(npo.split()) == "tiny 0.1 npo (beta=0.1) 1e-05 2 0.5 - 0.5 - 1"
     assert " ".join(ceu.split()).endswith(" - - - - no setting keeps 0.8")
     assert rule == "rule: the best"
@@ -74,7 +74,7 @@ def test_sweep_prints_the_selection_with_its_rule(
     several = json.dumps(selection | {"choices": [of_entry, of_entry]})
     (folder / "selection.json").write_text(several, encoding="utf-8")
     _, out, _ = run("sweep", "small.yaml", *both)
-    assert out.startswith("best of each entry, chosen on seeds 0")
+    assert out.startswith("best of each entry, chosen on seed 0")
     _, out, _ = run("sweep", "small.yaml", "--json")
     assert "selection" not in json.loads(out), "this sweep selects nothing"
 

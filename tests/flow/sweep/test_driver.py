@@ -194,8 +194,8 @@ def test_a_request_waits_for_the_one_before_it(tmp_path: Path) -> None:
     assert not [line for line in lines if "is not recorded" in line]
     assert [line.partition(";")[0] for line in lines if line.startswith("running")] == [
         "running: 6 runs, 2 at a time",
-        "running: 4 runs, 2 at a time, 2 are done already",
-        "running: 2 runs, 2 at a time, 4 are done already",
+        "running: 4 runs, 2 at a time, 2 done already",
+        "running: 2 runs, 2 at a time, 4 done already",
     ]
 
 

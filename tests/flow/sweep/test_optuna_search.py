@@ -237,7 +237,7 @@ def test_weak_runs_are_stopped_and_the_best_run_on_the_other_seeds(tmp_path: Pat
     # Without the scheduler what it stopped is run to its end; what was chosen stays.
     grid = config.model_copy(update={"search": SearchSettings()})
     result, lines = sweep(grid, fake_pipeline(marks))
-    assert "running: 4 runs, 1 at a time, 4 are done already" in lines
+    assert "running: 4 runs, 1 at a time, 4 done already" in lines
     records = runs_in(result.folder)
     assert {(r.status, len(r.epochs)) for r in records} == {("finished", 3)}
     assert not list((result.folder / "records").glob("*.stopped"))

@@ -43,7 +43,7 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
         progress.warn("something")
         progress.concluded((), (), 63.0)
     assert err.getvalue().splitlines() == [
-        "running: 4 runs, 2 at a time, 1 are done already",
+        "running: 4 runs, 2 at a time, 1 done already",
         "[2/5] npo  lr 1e-05  forget 10 %  epoch 2:  utility 0.71  log10 FQ -3.2   22 s left",
         "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
         "warning: something",
