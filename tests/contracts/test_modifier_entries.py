@@ -161,13 +161,6 @@ def test_a_search_draws_settings_of_modifiers(load: Load) -> None:
         assert space.point(space.values(point) or {}) == point
 
 
-def test_the_tutorial_has_the_file_that_is_tested() -> None:
-    page = HERE.parents[1] / "docs/tutorials/add-a-modifier.md"
-    assert (HERE / "projection.py").read_text() in page.read_text()
-    for file in ("sharpness", "projection", "mask"):
-        assert len((HERE / f"{file}.py").read_text().splitlines()) <= 40
-
-
 def test_modifiers_of_the_sweep_are_tried_on_every_entry(load: Load) -> None:
     config = load(
         "{method: npo, beta: [0.1, 0.5], retain: nll, modifiers: [mask]}",

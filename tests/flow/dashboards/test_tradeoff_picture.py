@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dashboards.figures.palette import SYMBOLS, Style
-from dashboards.figures.tradeoff_data import drawn_panels, position
-from dashboards.figures.tradeoff_picture import mark, page, picture
-from dashboards.figures.tradeoff_plot import extent
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import names
 from unlearnbench.report.report import FIGURES, finish
@@ -23,6 +19,17 @@ from .conftest import METHODS, report_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from dashboards.figures.palette import SYMBOLS, Style
+    from dashboards.figures.tradeoff_data import drawn_panels, position
+    from dashboards.figures.tradeoff_picture import mark, page, picture
+    from dashboards.figures.tradeoff_plot import extent
+else:
+    # The name of the package once it is installed. Type checkers know it only by its folder.
+    from unlearnbench_dashboards.figures.palette import SYMBOLS, Style
+    from unlearnbench_dashboards.figures.tradeoff_data import drawn_panels, position
+    from unlearnbench_dashboards.figures.tradeoff_picture import mark, page, picture
+    from unlearnbench_dashboards.figures.tradeoff_plot import extent
 
 SVG = "{http://www.w3.org/2000/svg}"
 
