@@ -56,7 +56,7 @@ def _encoded(tokenizer: Any, text: _Text) -> tuple[int, ...]:
 
 
 def _all_encoded(tokenizer: Any, texts: Iterable[_Text]) -> dict[_Text, tuple[int, ...]]:
-    """Encode texts in as few calls as possible."""
+    """Encode texts in at most two calls of the tokenizer: without special tokens, and with them."""
     distinct_texts = dict.fromkeys(texts)
     ids_of_text: dict[_Text, tuple[int, ...]] = {}
     for special_tokens in (False, True):
@@ -153,10 +153,11 @@ class Encoder:
     # Rows
 
     def encode_ahead(self, questions: Iterable[Question]) -> Encoder:
-        """Return an encoder that makes the same rows, and those of `questions` much faster.
+        """Return an encoder that makes the same rows, and those of `questions` faster.
 
-        It encodes all texts of their prompts and scored answers at once. A fast tokenizer divides
-        them between the processor's cores, and a call of it costs as much as a short text.
+        It encodes all texts of their prompts and scored answers in one or two calls of the
+        tokenizer. Each call takes some time whatever its texts are, and a fast tokenizer divides
+        the texts of a call between the processor's cores.
         """
         texts = (text for question in questions for text in self._texts(question))
         return replace(self, ahead=_all_encoded(self.tokenizer, texts))

@@ -122,6 +122,7 @@ class Forecast:
         self._cost_of_epoch = {run.id: cost(run) / run.budget for run in runs}
         """Cost of an epoch, or of a step, by run."""
         self._cost_of_last_attacks = {run.id: cost_of_last_attacks(run) for run in runs}
+        """Cost of the attacks that follow the last epoch, by run."""
         self._active: dict[str, _Observation] = {}
         """By run, its last evaluation or its begin."""
         self._epochs: dict[Kind, _Measured] = defaultdict(_Measured)
@@ -196,6 +197,7 @@ class Forecast:
             return None
         now = self._clock()
         last = self._active.get(run.id, _Observation(0, now))
+        # Until the first attacks have ended, their work is assumed to go as fast as that of epochs.
         attacked = _closest(self._last_attacks, run) or measured
         seconds_of_attacks = attacked.seconds / attacked.work * self._cost_of_last_attacks[run.id]
         if last.epoch >= run.budget:

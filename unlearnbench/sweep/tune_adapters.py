@@ -113,8 +113,9 @@ class EventCallback(tune.Callback):
         if full_disk:
             raise full_disk  # the other runs would end in the same way
         if result.get("repeated"):
-            is_done = "failed" not in result and not result.get("crowded")
-            if is_done:
+            # The last step of a run brings no new result. Its last model was attacked meanwhile.
+            has_succeeded = "failed" not in result and not result.get("crowded")
+            if has_succeeded:
                 self._state.progress.attacked(self._run(trial), result["time_this_iter_s"])
             return
         epoch = decode_report(result["report"])
