@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from unlearnbench.analysis.best_text import stopped_text
-from unlearnbench.analysis.settings import PanelKey
+from unlearnbench.analysis.settings import PanelKey, panel_order
 from unlearnbench.analysis.start_model import Start
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.plan import Plan
@@ -87,8 +87,10 @@ class StartChecks:
         """
         state = self._state
         state.track_finished(self._plan, self._unfinished, new_runs=False)
+        # They were judged in the order in which their evaluations ended, which differs every time.
+        failed = sorted(self._failed, key=lambda start: panel_order(start.panel))
         raise UnlearnbenchError(
-            stopped_text(self._failed, self._count, state.folder, runs=state.ended_runs)
+            stopped_text(failed, self._count, state.folder, runs=state.ended_runs)
         )
 
     def _with_check(self, start: Start) -> Start:
