@@ -43,6 +43,11 @@ class Repository:
         return f"{self.kind} {self.name}@{self.revision or 'main'}"
 
 
+def looks_like_folder(name: str) -> bool:
+    """Whether a name can only be meant as a folder, because no id of the hub is like it."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
 _commits: dict[str, str] = {}
 """Commits that this process reads, by the labels of their repositories."""
 

@@ -126,7 +126,7 @@ def _attack_specs(
 
     Raises:
         PluginError: If there is no attack of a name.
-        ConfigError: If a setting is wrong.
+        UnlearnbenchError: If a setting is wrong.
         EvaluationError: If there is no attack, or if settings belong to no attack.
     """
     from unlearnbench.config.entries import attack_specs
@@ -140,7 +140,7 @@ def _attack_specs(
             f"no attack: name one or more with --attack, of {', '.join(known)}; or --plugin FILE "
             "with one of your own"
         )
-    settings_of_attack = dotted_values(settings or ())
+    settings_of_attack = dotted_values(settings or (), "NAME.KEY=VALUE")
     for name in settings_of_attack.keys() - set(chosen):
         raise EvaluationError(
             f"--set {name}: expected NAME.KEY=VALUE with the name of an attack that is "

@@ -11,7 +11,7 @@ import typer
 
 from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
-from unlearnbench.base.errors import EvaluationError, RecordError
+from unlearnbench.base.errors import EvaluationError, RecordError, UnlearnbenchError
 from unlearnbench.cli.command import argument, flag, option
 from unlearnbench.cli.own_data import ALL, RowOptions
 from unlearnbench.config.precision import Attention, Dtype, Precision, Template
@@ -226,7 +226,7 @@ class MetricOptions:
         """
         from unlearnbench.config.entries import metric_choices
 
-        settings_of_metric = dotted_values(self.settings or ())
+        settings_of_metric = dotted_values(self.settings or (), "NAME.KEY=VALUE")
         named = dict.fromkeys(self.names or ())
         for name in settings_of_metric.keys() - named.keys():
             raise EvaluationError(
@@ -274,23 +274,27 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
     return names
 
 
-def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the values that `--set KEY=VALUE` sets, as nested sections.
+def dotted_values(texts: Sequence[str], form: str) -> dict[str, Any]:
+    """Return the values that `--set` sets for a plug-in, as nested sections.
 
     `relearning.steps=[1, 3]` becomes `{"relearning": {"steps": (1, 3)}}`.
 
+    Args:
+        texts: The texts after `--set`.
+        form: Their form, for a message: `KEY=VALUE`.
+
     Raises:
-        ConfigError: If a text has no `=`, or its value is no YAML.
+        UnlearnbenchError: If a text has no `=`, or its value is no YAML. It has a line for each.
     """
-    from unlearnbench.base.errors import ConfigError
     from unlearnbench.config.stored_values import with_tuples
     from unlearnbench.config.yaml_document import COMMAND_LINE, Document
 
     document = Document({}, {(): COMMAND_LINE})
     for text in texts:
-        document.override(text)
+        document.override(text, form)
     if document.problems:
-        raise ConfigError(document.problems)
+        lines = [f"--set {problem.key}: {problem.message}" for problem in document.problems]
+        raise UnlearnbenchError("\n".join(lines))
     values: dict[str, Any] = with_tuples(document.values)
     return values
 

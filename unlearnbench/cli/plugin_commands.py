@@ -91,7 +91,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         for name in chosen:
             # Raises an error for an unknown or broken plug-in, before any work.
             registry.load(kind, name)
-        values = dotted_values(settings or ())
+        values = dotted_values(settings or (), "KEY=VALUE")
         if values and len(chosen) != 1:
             raise UnlearnbenchError(f"--set is for one {word}: name it in place of --all")
 

@@ -136,8 +136,9 @@ def _print_result(result: SweepResult, settings: SweepConfig, console: Console) 
     from unlearnbench.results.outcomes import tally, without_result
 
     by_status = tally((outcome.status for outcome in result.ends), result.total)
-    trained = len(result.ends) - result.found
-    console.print(f"{by_status}; {result.found} found, {trained} trained")
+    # Some methods train nothing, so these were not all trained.
+    run_now = len(result.ends) - result.found
+    console.print(f"{by_status}; {result.found} found, {run_now} run now")
     for outcome in without_result(result.ends):
         console.print(str(outcome))
     console.print(f"page    {result.report}\ntable   {result.csv}")

@@ -31,7 +31,7 @@ from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.identity import ALWAYS, RUNS, Id, Place, Rule, identity_of
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import Kind, file_digest, load
-from unlearnbench.base.errors import PluginError, UnlearnbenchError
+from unlearnbench.base.errors import PluginError, UnlearnbenchError, shortened
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.base.messages import (
     describe_error,
@@ -195,6 +195,11 @@ def metric_choices(settings: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Ma
     Raises:
         PluginError: With a line for each unknown metric and each wrong setting.
     """
+    if not isinstance(settings, Mapping):
+        raise PluginError(
+            f"metrics: expected the settings of each metric by its name, got "
+            f"{shortened(settings)}; write {{name: {{}}}} for a metric without settings"
+        )
     kind = TypeAdapter[Mapping[str, Mapping[str, Any]]](MetricEntries)
     try:
         return kind.validate_python(dict(settings))

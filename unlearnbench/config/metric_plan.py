@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
@@ -73,12 +73,14 @@ def benchmark_plan(
 
 
 class MissingScores(NamedTuple):
-    """Scores of a profile that are left out, because they need metrics that nobody has named."""
+    """Scores of a profile that are left out."""
 
     scores: tuple[str, ...]
-    """Names of the scores."""
+    """Names of those that need metrics which nobody has named."""
     needed: tuple[str, ...]
-    """Names of the metrics."""
+    """Names of these metrics."""
+    benchmark: str = ""
+    """Name of the benchmark if it has none of the scores that set the profile apart."""
 
     def warning(self, profile: str, place: str) -> str:
         """Say that the scores are left out; empty if none is.
@@ -87,6 +89,12 @@ class MissingScores(NamedTuple):
             profile: Name of the profile.
             place: What does not name the metrics: `evaluation.metrics`.
         """
+        if self.benchmark:
+            return (
+                f"profile {profile}: its scores are of TOFU's sets, so it adds none to "
+                f"the benchmark {self.benchmark!r}; name single metrics in {place}, such as "
+                "token-entropy"
+            )
         if not self.scores:
             return ""
         return (
@@ -98,7 +106,10 @@ class MissingScores(NamedTuple):
 def missing_scores(
     profile: Profile, benchmark: Benchmark, chosen: MetricChoices = NO_CHOICES
 ) -> MissingScores:
-    """Return the scores of a profile that are left out, see `MetricUse.if_named`.
+    """Return the scores of a profile that are left out.
+
+    They need metrics that nobody has named (`MetricUse.if_named`), or sets that the benchmark does
+    not have (`Profile.protocol`).
 
     Args:
         profile: Evaluation rules.
@@ -114,7 +125,13 @@ def missing_scores(
         if unnamed:
             needed |= dict.fromkeys(unnamed)
             scores.append(use.metric)
-    return MissingScores(tuple(scores), tuple(needed))
+    # Who names metrics knows that the profile does not bring them along.
+    adds_nothing = not chosen and profile.protocol != "tofu"
+    if adds_nothing:
+        with guarded_call(benchmark, "metrics"):
+            adds_nothing = uses == benchmark.metrics(replace(profile, protocol="tofu"))
+    name = benchmark.source if adds_nothing else ""
+    return MissingScores(tuple(scores), tuple(needed), name)
 
 
 @lru_cache(maxsize=32)

@@ -79,17 +79,17 @@ class Document:
         self.places |= over.places
         self.values = _merged(self.values, over.values)
 
-    def override(self, text: str) -> None:
+    def override(self, text: str, form: str = "key=value, such as training.batch_size=16") -> None:
         """Apply one override of the command line.
 
         Args:
             text: `key=value`, with a dotted key such as `models.0.name` and a value in YAML.
+            form: The form of such a text, for a message.
         """
         key, equals, value = text.partition("=")
         loc = _path_of(key)
         if not equals or "" in loc:
-            rule = "expected key=value, such as training.batch_size=16"
-            self.problems.append(Problem(COMMAND_LINE, text, rule))
+            self.problems.append(Problem(COMMAND_LINE, text, f"expected {form}"))
             return
         stated = read_yaml(COMMAND_LINE, value, loc)
         self.problems += stated.problems

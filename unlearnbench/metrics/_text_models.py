@@ -61,6 +61,9 @@ class TextModel(NamedTuple):
     def cannot_be_loaded(self, error: Exception) -> UnavailableError:
         """Return the error to raise in place of one of the libraries or of the hub."""
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if hub.looks_like_folder(self.name) and not Path(self.name).is_dir():
+            # The hub would state its rule for ids.
+            reason = "there is no such folder"
         return UnavailableError(
             f"{self.metric}: the {self.kind} {self.name!r} cannot be loaded ({reason}); set "
             "`model` to a folder with it, let the hub be reached once, or leave the metric out"

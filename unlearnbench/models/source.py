@@ -259,7 +259,7 @@ class Source:
                 _ = self.whole  # raises if adapters are on top of each other without end
                 self.base.check()
         elif self.folder is None:
-            if self.place.startswith((".", "/", "~")) or self.place.count("/") > 1:
+            if hub.looks_like_folder(self.place):
                 raise ModelError(
                     f"no model folder {redact(self.place)!r}; give a folder or a hub id"
                 )

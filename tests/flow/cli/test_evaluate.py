@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from unlearnbench import evaluate_model
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.errors import PluginError
 from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
 
@@ -143,6 +145,39 @@ def test_named_metrics_give_the_scores_of_closer_look(
     from_log, _ = metrics_of(run, "score", "log.safetensors", *rules, *named)
     scores = ("six_metric_utility", "forget_efficacy", "token_entropy_forget")
     assert {name: from_log[name] for name in scores} == {name: metrics[name] for name in scores}
+
+
+def test_a_benchmark_without_the_sets_of_closer_look(run: Run, model_path: str) -> None:
+    for name in ("forget", "retain"):
+        rows = [{"question": f"{name} {n}?", "answer": f"the answer {n}"} for n in range(2)]
+        lines = [json.dumps(row) + "\n" for row in rows]
+        Path(f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    rows_of_files = ("--forget-rows", "forget.jsonl", "--retain-rows", "retain.jsonl")
+    asked = ("evaluate", model_path, "--profile", "closer-look", *rows_of_files)
+    warning = (
+        "warning: profile closer-look: its scores are of TOFU's sets, so it adds none to the "
+        "benchmark 'questions'; name single metrics in --metric, such as token-entropy"
+    )
+    _, err = metrics_of(run, *asked)
+    assert warning in err.splitlines()
+    metrics, err = metrics_of(run, *asked, "--metric", "token-entropy")
+    assert "adds none" not in err
+    assert 0 <= metrics["token_entropy_forget"] <= 1
+
+
+def test_settings_of_a_metric_in_another_form(run: Run, model_path: str) -> None:
+    asked = ("evaluate", model_path, *SMALL_EVALUATION, "--metric", "sentence-similarity")
+    code, _, err = run(*asked, "--set", "sentence-similarity")
+    assert (code, err) == (2, "--set sentence-similarity: expected NAME.KEY=VALUE\n")
+    code, _, err = run(*asked, "--set", "sentence-similarity.model=./no-such-folder")
+    assert code == 2
+    assert "'./no-such-folder' cannot be loaded (there is no such folder)" in err
+
+
+def test_metrics_of_python_have_settings(model_path: str) -> None:
+    names: Any = ["token-entropy"]
+    with pytest.raises(PluginError, match=r"metrics: expected the settings .* got \['token-ent"):
+        evaluate_model(model_path, metrics=names)
 
 
 def test_a_metric_that_reads_the_start_model(run: Run, model_path: str) -> None:

@@ -46,6 +46,6 @@ def test_a_sweep_with_a_search_agrees_and_is_the_same_when_it_goes_on(tmp_path: 
     assert [(*one.choosing, *one.reporting) for one in attackers] == [(0, 1, 2)]
 
     shutil.rmtree(folder / "records" / panel.settings[0].runs[0])
-    assert "2 found, 1 trained" in sweep(tmp_path)
+    assert "2 found, 1 run now" in sweep(tmp_path)
     again = [(folder / name).read_text() for name in ("attacks.csv", "conclusion.json")]
     assert again == written
