@@ -83,6 +83,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         if nextitem is None or nextitem.path not in _sharing_ray(item.session.items):
             _ray.close()  # other files start their own
+            ray = sys.modules.get("ray")
+            if ray is not None and ray.is_initialized():
+                ray.shutdown()
+                pytest.fail("a test of this file has left a Ray behind")
         gc.collect()
         gc.freeze()
 

@@ -63,7 +63,11 @@ def _all_encoded(tokenizer: Any, texts: Iterable[_Text]) -> dict[_Text, tuple[in
         chosen = [text for text in distinct_texts if text.special_tokens is special_tokens]
         if not chosen:
             continue
-        encoded = tokenizer([text.text for text in chosen], add_special_tokens=special_tokens)
+        encoded = tokenizer(
+            [text.text for text in chosen],
+            add_special_tokens=special_tokens,
+            return_attention_mask=False,
+        )
         ids_of_text |= zip(chosen, map(tuple, encoded["input_ids"]), strict=True)
     return ids_of_text
 
@@ -278,7 +282,7 @@ class Encoder:
 
     def _masked(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return the indices of padding. The last token predicts nothing, so it is never masked."""
-        if self.padding is None:
+        if self.padding is None or self.padding not in ids:
             return ()
         return tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
 
