@@ -34,6 +34,7 @@ from unlearnbench.api.observations import (
     Statistics,
 )
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.computed_ahead import computed_ahead
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import all_gather, world_size
 from unlearnbench.base.errors import EvaluationError
@@ -209,10 +210,16 @@ class Evaluator:
         self, rows: Sequence[Question], plain_rows: Sequence[Question]
     ) -> Iterator[tuple[Encoder, Question, Question]]:
         """Yield an encoder for each row, the row, and the row as it is asked without an attack."""
-        for first in range(0, len(rows), _ENCODED_TOGETHER):
-            chosen = slice(first, first + _ENCODED_TOGETHER)
-            encoder = self.encoder.encode_ahead(rows[chosen])
-            for question, plain in zip(rows[chosen], plain_rows[chosen], strict=True):
+        parts = [
+            slice(first, first + _ENCODED_TOGETHER)
+            for first in range(0, len(rows), _ENCODED_TOGETHER)
+        ]
+        encoders: Iterator[Encoder] = map(self.encoder.encode_ahead, (rows[p] for p in parts))
+        if getattr(self.encoder.tokenizer, "is_fast", False):
+            # Its calls leave the interpreter to the trees of the rows before.
+            encoders = computed_ahead(encoders)
+        for part, encoder in zip(parts, encoders, strict=True):
+            for question, plain in zip(rows[part], plain_rows[part], strict=True):
                 yield encoder, question, plain
 
     def _item(

@@ -97,7 +97,7 @@ def prompt_places(
     """
     if not masked and tuple(text[: len(prompt)]) == tuple(prompt):
         # Nearly all rows. Nothing merges, and nothing is left out.
-        return range(len(prompt))
+        return [*range(len(prompt))]
     places: list[int] = []
     visible = (index for index in range(len(text)) if index not in masked)
     for token, index in zip(prompt, visible, strict=False):

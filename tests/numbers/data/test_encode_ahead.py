@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.chat_template import resolve_template
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.templates import TEMPLATES
@@ -89,3 +91,19 @@ def test_other_questions_are_encoded_as_usual(tokenizer: Any) -> None:
     ahead = encoder.encode_ahead(QUESTIONS[:1])
     assert ahead.row(QUESTIONS[2]) == encoder.row(QUESTIONS[2])
     assert encoder.encode_ahead([]).row(QUESTIONS[0]) == encoder.row(QUESTIONS[0])
+
+
+def test_a_set_is_the_same_with_and_without_a_thread(tokenizer: Any) -> None:
+    """A tokenizer that is no fast one is not called in a thread."""
+
+    class Slow(Counted):
+        is_fast = False
+
+    rows = [QUESTIONS[index % 4] for index in range(150)]
+    wanted = [Encoder(tokenizer, TEMPLATES["plain"], TOFU.max_length).row(row) for row in rows]
+    slow: Any = Slow(tokenizer)
+    for chosen in (tokenizer, slow):
+        evaluator = Evaluator({"forget": rows}, chosen, TEMPLATES["plain"], TOFU, 0)
+        items = evaluator.sets["forget"]
+        assert [item.question for item in items] == rows
+        assert [item.rows[0] for item in items] == wanted
