@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 
 MAX_DRAFT = 16
 """Largest number of draft tokens of an answer in a step."""
-# A step with few tokens waits for the GPU's memory, so that some more draft tokens cost nothing.
-_MINIMUM = {"cpu": 0}
-_MINIMUM_ELSEWHERE = 4
-_FREE_TOKENS = 256
+# A step with few tokens waits for the GPU's memory, or for Python on a CPU, so that some more draft
+# tokens cost nothing.
+_MINIMUM = 4
+_FREE_TOKENS = {"cpu": 64}
+_FREE_TOKENS_ELSEWHERE = 256
 
 
 class DraftLookup:
@@ -82,7 +83,7 @@ def minimum_draft(answer_count: int, device: str) -> int:
 
     Args:
         answer_count: Answers in the step.
-        device: Type of the device, for example `cuda`. A CPU has no free tokens.
+        device: Type of the device, for example `cuda`.
     """
-    most = _MINIMUM.get(device, _MINIMUM_ELSEWHERE)
-    return max(min(most, (_FREE_TOKENS - 1) // answer_count - 1), 0)
+    free_tokens = _FREE_TOKENS.get(device, _FREE_TOKENS_ELSEWHERE)
+    return max(min(_MINIMUM, (free_tokens - 1) // answer_count - 1), 0)

@@ -43,7 +43,7 @@ def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", record)
     monkeypatch.setattr(tree, "_GROUP", {})
-    monkeypatch.setattr(drafts, "_MINIMUM", {})
+    monkeypatch.setattr(drafts, "_FREE_TOKENS", {})
     found: list[Evaluation] = []
     counts: list[int] = []
     for pads in (lambda size, _: size, lambda size, _: padded_size(size, "cuda")):  # pyright: ignore
@@ -73,3 +73,14 @@ def test_rows_at_indices_are_those_of_indexing(
     # Keys of the first columns of each slot are a part of a larger tensor.
     for rows in (tensor, torch.stack([tensor, tensor], dim=-1)[..., 1]):
         assert torch.equal(rows_at(rows, indices), rows[indices])
+
+
+@pytest.mark.parametrize(
+    ("answers", "device", "tokens"),
+    [
+        *((1, "cpu", 4), (12, "cpu", 4), (16, "cpu", 2), (32, "cpu", 0)),
+        *((12, "cuda", 4), (64, "cuda", 2), (128, "cuda", 0)),
+    ],
+)
+def test_few_answers_get_draft_tokens_for_free(answers: int, device: str, tokens: int) -> None:
+    assert drafts.minimum_draft(answers, device) == tokens
