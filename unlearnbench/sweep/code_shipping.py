@@ -122,11 +122,12 @@ class WorkerContext:
 
         A node whose files go through a storage has a scratch folder, unless it is the driver's.
         """
+        config = self.config
+        if config.storage is None:
+            return config, self.folder
         import ray
 
-        config = self.config
-        is_driver_node = ray.get_runtime_context().get_node_id() == self.node
-        if config.storage is None or is_driver_node:
+        if ray.get_runtime_context().get_node_id() == self.node:  # the driver's
             return config, self.folder
         default_scratch = Path(tempfile.gettempdir(), f"unlearnbench-{getuser()}")
         scratch = Path(os.environ.get(SCRATCH) or default_scratch).absolute()
