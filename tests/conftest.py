@@ -80,15 +80,29 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Keep what a test file has imported out of the collector's sight, too; end a shared Ray."""
-    if nextitem is None or nextitem.path != item.path:
-        if nextitem is None or nextitem.path not in _sharing_ray(item.session.items):
-            _ray.close()  # other files start their own
-            ray = sys.modules.get("ray")
-            if ray is not None and ray.is_initialized():
-                ray.shutdown()
-                pytest.fail("a test of this file has left a Ray behind")
-        gc.collect()
-        gc.freeze()
+    is_last_of_file = nextitem is None or nextitem.path != item.path
+    if not is_last_of_file:
+        return
+    sharing = _sharing_ray(item.session.items)
+    next_shares = nextitem is not None and nextitem.path in sharing
+    if not next_shares:
+        _ray.close()  # other files start their own
+    gc.collect()
+    gc.freeze()
+    shared_ray_stays = next_shares and item.path in sharing
+    if not shared_ray_stays:
+        _check_no_ray_is_left()
+
+
+def _check_no_ray_is_left() -> None:
+    """Fail if Ray runs, which a later test would use unawares, or fail to start.
+
+    Some functions of Ray start it if it does not run, such as `get_runtime_context`.
+    """
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+        pytest.fail("a test of this file has left a Ray behind")
 
 
 def _sharing_ray(items: Sequence[pytest.Item]) -> set[Path]:

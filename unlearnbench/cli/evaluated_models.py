@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from unlearnbench.base.console import Console, progress_bar
 from unlearnbench.base.distributed import is_main_process
 from unlearnbench.base.errors import EvaluationError
-from unlearnbench.base.imported_meanwhile import imported_meanwhile
 from unlearnbench.cli.options import ModelOptions, is_log_file
 from unlearnbench.results.single import PLAIN, ModelRole, Variants, check_profile, records_of
 
@@ -141,9 +140,7 @@ def _evaluations(
     is_main = is_main_process()
     console = Console()
     variants: dict[str, Evaluation] = {}
-    # The intervals of the verdict need it, and it takes a third of a second.
-    imported = imported_meanwhile("scipy.special")
-    with imported, progress_bar(console, f"evaluating {source}") as progress:
+    with progress_bar(console, f"evaluating {source}") as progress:
         shown = progress if is_main else None
         for variant, evaluation in setup.evaluations(source, attacks, start=start, progress=shown):
             variants[variant] = evaluation

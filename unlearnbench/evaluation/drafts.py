@@ -4,10 +4,13 @@ from collections.abc import Iterable, Sequence
 
 MAX_DRAFT = 16
 """Largest number of draft tokens of an answer in a step."""
-# A step with few tokens waits for the GPU's memory, or for Python on a CPU, so that some more draft
-# tokens cost nothing.
-_MINIMUM = 4
+_MOST_FREE = 4
+"""Largest number of draft tokens that an answer gets only because they are free."""
 _FREE_TOKENS = {"cpu": 64}
+"""Number of tokens of a step, by device, up to which another token costs no time.
+
+Such a step waits for something else: on a CPU for Python, on a GPU for its memory.
+"""
 _FREE_TOKENS_ELSEWHERE = 256
 
 
@@ -81,9 +84,12 @@ class DraftLookup:
 def minimum_draft(answer_count: int, device: str) -> int:
     """Return the number of draft tokens that each of `answer_count` answers gets for free.
 
+    For example, 16 answers on a CPU get 2 each: with the latest token of each answer, the step
+    then has 48 tokens, and with 3 it would have 64.
+
     Args:
         answer_count: Answers in the step.
         device: Type of the device, for example `cuda`.
     """
     free_tokens = _FREE_TOKENS.get(device, _FREE_TOKENS_ELSEWHERE)
-    return max(min(_MINIMUM, (free_tokens - 1) // answer_count - 1), 0)
+    return max(min(_MOST_FREE, (free_tokens - 1) // answer_count - 1), 0)

@@ -214,9 +214,11 @@ class Evaluator:
             slice(first, first + _ENCODED_TOGETHER)
             for first in range(0, len(rows), _ENCODED_TOGETHER)
         ]
-        encoders: Iterator[Encoder] = map(self.encoder.encode_ahead, (rows[p] for p in parts))
+        encoders = (self.encoder.encode_ahead(rows[part]) for part in parts)
         if getattr(self.encoder.tokenizer, "is_fast", False):
-            # Its calls leave the interpreter to the trees of the rows before.
+            # A fast tokenizer computes outside of Python. So it encodes a part in a thread while
+            # this thread builds the trees of the part before. A tokenizer that is written in Python
+            # would gain nothing, and may not bear a second thread.
             encoders = computed_ahead(encoders)
         for part, encoder in zip(parts, encoders, strict=True):
             for question, plain in zip(rows[part], plain_rows[part], strict=True):
@@ -704,7 +706,8 @@ class Evaluator:
         rouge = np.full((2, len(items)), np.nan)
         if generated:
             rouge[:] = rouge_recall(references, generated, word_rule=self.profile.words)
-        rouge[:, [i for i, answer in enumerate(answers) if not answer.finite]] = np.nan
+        not_finite = [i for i, answer in enumerate(answers) if not answer.finite]
+        rouge[:, not_finite] = np.nan
         # Both [n, 2 + k]: the answer, the base of its truth ratio, at most k perturbed answers.
         shape = len(items), max(len(item.rows) for item in items)
         loss = np.full(shape, np.nan)

@@ -9,7 +9,7 @@ row, so the nodes that no earlier row has are a range: the `Branch` of the row. 
 trees into one row and lets a token see its ancestors and itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -130,23 +130,22 @@ def build_tree(rows: Sequence[Row], prompt: tuple[int, ...] = ()) -> Tree:
     paths: list[IntArray] = []
     branches: list[Branch] = []
     for row in distinct_rows:
-        tokens = row.ids[:-1]
-        nodes = _known_nodes(node_of, tokens)
-        # Below the first token that no earlier row has, every token is new.
         first_new = len(ids)
-        depth = len(nodes)
-        new_tokens = tokens[depth:]
-        new_nodes = range(first_new, first_new + len(new_tokens))
-        parents = (nodes[-1] if nodes else _ROOT, *new_nodes)
-        node_of.update(zip(zip(parents, new_tokens, strict=False), new_nodes, strict=False))
-        nodes += new_nodes
-        ids += new_tokens
-        depths += range(depth, len(tokens))
+        nodes: list[int] = []
+        parent = _ROOT
+        for depth, token in enumerate(row.ids[:-1]):
+            node = node_of.setdefault((parent, token), len(ids))
+            if node == len(ids):  # no earlier row has it
+                ids.append(token)
+                depths.append(depth)
+            nodes.append(node)
+            parent = node
         path = np.array(nodes, dtype=np.int64)
         paths.append(path)
-        if new_tokens:
-            masked = path[list(row.masked)]
-            branches.append(Branch(path[:depth], first_new, len(ids), masked))
+        new_count = len(ids) - first_new
+        if new_count:
+            above = path[: len(path) - new_count]
+            branches.append(Branch(above, first_new, len(ids), path[list(row.masked)]))
 
     predicting_of_rows = [
         path[row.start - 1 :] for row, path in zip(distinct_rows, paths, strict=True)
@@ -163,24 +162,6 @@ def build_tree(rows: Sequence[Row], prompt: tuple[int, ...] = ()) -> Tree:
         prompt=prompt,
         stem=_stem(distinct_rows, paths, prompt),
     )
-
-
-def _known_nodes(node_of: Mapping[tuple[int, int], int], tokens: Sequence[int]) -> list[int]:
-    """Return the nodes of a row's first tokens, as far as earlier rows have them.
-
-    Args:
-        node_of: The nodes of earlier rows, by parent node and token.
-        tokens: The tokens of the row that have a node.
-    """
-    nodes: list[int] = []
-    parent = _ROOT
-    for token in tokens:
-        node = node_of.get((parent, token))
-        if node is None:
-            break
-        nodes.append(node)
-        parent = node
-    return nodes
 
 
 def _stem(rows: Sequence[Row], paths: Sequence[IntArray], prompt: tuple[int, ...]) -> IntArray:

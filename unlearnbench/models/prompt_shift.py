@@ -95,9 +95,6 @@ def prompt_places(
         text: The tokens of a row.
         masked: Indices of the row's masked tokens.
     """
-    if not masked and tuple(text[: len(prompt)]) == tuple(prompt):
-        # Nearly all rows. Nothing merges, and nothing is left out.
-        return [*range(len(prompt))]
     places: list[int] = []
     visible = (index for index in range(len(text)) if index not in masked)
     for token, index in zip(prompt, visible, strict=False):

@@ -127,7 +127,8 @@ class WorkerContext:
             return config, self.folder
         import ray
 
-        if ray.get_runtime_context().get_node_id() == self.node:  # the driver's
+        is_driver_node = ray.get_runtime_context().get_node_id() == self.node
+        if is_driver_node:
             return config, self.folder
         default_scratch = Path(tempfile.gettempdir(), f"unlearnbench-{getuser()}")
         scratch = Path(os.environ.get(SCRATCH) or default_scratch).absolute()

@@ -31,9 +31,8 @@ _DRIVER_VARIABLES = {
     # Print no line of Ray's own processes, because `Progress` says what has ended. Ray reads the
     # variable when it is imported.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    # Start no Ray by itself. A leftover of the sweep, such as a placement group that the garbage
-    # collector finds while Ray ends, would start another one, which nobody ends. Ray reads the
-    # variable when it is imported.
+    # Do not let Ray start by itself. After a sweep, a call such as `remove_placement_group` would
+    # otherwise start another Ray, which nobody ends. Ray reads the variable when it is imported.
     "RAY_ENABLE_AUTO_CONNECT": "0",
     # The configuration has relative paths.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",

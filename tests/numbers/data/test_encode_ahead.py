@@ -1,5 +1,7 @@
 """Texts that are encoded all at once are the texts that are encoded one at a time."""
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,17 +95,37 @@ def test_other_questions_are_encoded_as_usual(tokenizer: Any) -> None:
     assert encoder.encode_ahead([]).row(QUESTIONS[0]) == encoder.row(QUESTIONS[0])
 
 
-def test_a_set_is_the_same_with_and_without_a_thread(tokenizer: Any) -> None:
-    """A tokenizer that is no fast one is not called in a thread."""
+class Watched(Counted):
+    """A tokenizer that notes in which threads it is called."""
 
-    class Slow(Counted):
-        is_fast = False
+    def __init__(self, tokenizer: Any, *, is_fast: bool) -> None:
+        super().__init__(tokenizer)
+        self.is_fast = is_fast
+        self.threads: set[threading.Thread] = set()
 
-    rows = [QUESTIONS[index % 4] for index in range(150)]
-    wanted = [Encoder(tokenizer, TEMPLATES["plain"], TOFU.max_length).row(row) for row in rows]
-    slow: Any = Slow(tokenizer)
-    for chosen in (tokenizer, slow):
-        evaluator = Evaluator({"forget": rows}, chosen, TEMPLATES["plain"], TOFU, 0)
-        items = evaluator.sets["forget"]
-        assert [item.question for item in items] == rows
-        assert [item.rows[0] for item in items] == wanted
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.threads.add(threading.current_thread())
+        return super().__call__(*arguments, **options)
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+@pytest.mark.parametrize("is_attacked", [False, True])
+def test_a_fast_tokenizer_encodes_a_set_in_a_thread_as_well(
+    tokenizer: Any, is_attacked: bool, is_fast: bool
+) -> None:
+    """Under an attack, the plain prompts are encoded meanwhile, by the same tokenizer."""
+    plain = [replace(QUESTIONS[n % 4], question=f"Question {n}?") for n in range(150)]
+    rows = plain
+    if is_attacked:
+        rows = [replace(row, question=f"Please tell: {row.question}") for row in plain]
+    watched: Any = Watched(tokenizer, is_fast=is_fast)
+    template = TEMPLATES["plain"]
+    evaluator = Evaluator({"forget": rows}, watched, template, TOFU, 0, plain={"forget": plain})
+    items = evaluator.sets["forget"]
+    encoder = Encoder(tokenizer, template, TOFU.max_length)
+    assert [item.question for item in items] == rows
+    for item, row, own in zip(items, rows, plain, strict=True):
+        assert item.rows == tuple(encoder.row(row, answer) for answer in row.scored_answers)
+        assert item.added == max(len(encoder.prompt(row)) - len(encoder.prompt(own)), 0)
+    in_other_threads = watched.threads - {threading.current_thread()}
+    assert bool(in_other_threads) == is_fast
