@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unlearnbench.api.attack import (
     CHOICE,
@@ -344,19 +345,29 @@ def restored(model: Any) -> Generator[None, None, None]:
     device's memory. Each process restores its own part of a sharded model. A module that replaced
     another one stays.
     """
-    named_tensors = (*model.named_parameters(), *model.named_buffers())
-    tensors = {name: local_part(tensor.detach()) for name, tensor in named_tensors}
-    copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    copies = {
+        name: part.to("cpu", copy=True) for name, part in _own_parts_of_tensors(model).items()
+    }
     was_trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     was_training = {module: module.training for module in model.modules()}
     try:
         yield
     finally:
         with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(copies[name])
+            # `Module.to` moves weights to other memory, and replaces buffers. So the tensors that
+            # the model has now are restored, and not those that it had before.
+            for name, part in _own_parts_of_tensors(model).items():
+                copy = copies.get(name)
+                if copy is not None and copy.shape == part.shape:
+                    part.copy_(copy)
         for name, parameter in model.named_parameters():
             parameter.grad = None
             parameter.requires_grad_(was_trained.get(name, parameter.requires_grad))
         for module, mode in was_training.items():
             module.training = mode
+
+
+def _own_parts_of_tensors(model: Any) -> dict[str, Tensor]:
+    """Return this process's parts of the weights and buffers of a model, by name."""
+    named_tensors = (*model.named_parameters(), *model.named_buffers())
+    return {name: local_part(tensor.detach()) for name, tensor in named_tensors}

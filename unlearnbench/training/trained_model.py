@@ -82,7 +82,12 @@ class TrainedModel:
         sees only its own device, as number 0.
         """
         accelerator = self.accelerator
-        model = model.to(accelerator.device)
+        device = accelerator.device
+        if device.type == "cpu":
+            # accelerate numbers the CPU of several processes. To torch, `cpu:0` is not the device
+            # `cpu`, so it would move all weights into new memory.
+            device = torch.device("cpu")
+        model = model.to(device)
         if accelerator.num_processes == 1:
             return model
         if settings.parallel == "fsdp":

@@ -85,19 +85,33 @@ def small(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepConfig]
     workspace.clear_workspaces()
 
 
+SEARCH = """
+attacks:
+  relearning:
+    learning_rate: 1.0e-3
+    steps: [2]
+    at: every
+    search: {learning_rate: {low: 5.0e-4, high: 5.0e-3, log: true}, lora_rank: [null, 4]}
+    trials: 3
+"""
+
+
 def plan_of(config: SweepConfig) -> Plan:
     return plan_sweep(config)[0]
 
 
 def check_same(mine: Record, truth: Record) -> None:
     """The numbers of both runs are equal to rounding."""
-    assert [e.epoch for e in mine.epochs] == [e.epoch for e in truth.epochs]
-    for epoch, other in zip(mine.epochs, truth.epochs, strict=True):
+    results = [*mine.epochs, *mine.attacked]
+    true_results = [*truth.epochs, *truth.attacked]
+    assert [(e.epoch, e.variant) for e in results] == [(e.epoch, e.variant) for e in true_results]
+    for result, other in zip(results, true_results, strict=True):
         got, expected = (
             {name: np.nan if value is None else value for name, value in one.metrics.items()}
-            for one in (epoch, other)
+            for one in (result, other)
         )
-        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True), mine.model
+        what = (mine.model, result.epoch, result.variant)
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True), what
     assert len(mine.steps) == len(truth.steps)
     for step, other_step in zip(mine.steps, truth.steps, strict=True):
         got, expected = (
@@ -198,6 +212,34 @@ def test_two_processes_carry_out_one_run_with_all_that_it_waits_for(
     record = read_record(place / "runs" / "small" / "records" / run.id)
     check_same(record, alone["npo"])
     assert record.provenance["processes"] == 2
+
+
+@pytest.mark.slow
+def test_two_processes_search_for_an_attacker_as_one_does(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After each attacker, the weights are those before it, in both processes.
+
+    One of the attackers has LoRA. The training goes on after the attack at the first epoch.
+    """
+    monkeypatch.chdir(place)
+    models = "".join(MODEL.format(name=name, resources=RESOURCES[name]) for name in ("one", "ddp"))
+    text = CONFIG.replace("{models}", models) + SEARCH
+    # A search halves the rows that the attack leaves over.
+    text = text.replace("name: small", "name: searched").replace("rows: 4", "rows: 6")
+    Path("searched.yaml").write_text(text)
+    settings = ["--set", f"cache={place / 'cache'}"]
+    config = load_config("searched.yaml", settings[1:])
+    runs = {r.model.name: r for r in plan_of(config).runs if r.method.name == "npo"}
+    records: dict[str, Record] = {}
+    for model, processes in (("one", 1), ("ddp", 2)):
+        run = runs[model]
+        words = ["run", "searched.yaml", "--select", run.id, *settings, "--json"]
+        launch(COMMAND, words, tmp_path, processes)
+        records[model] = read_record(place / "runs" / "searched" / "records" / run.id)
+    variants = [result.variant for result in records["one"].attacked]
+    assert len(variants) == len({*variants}) * 2 == 2 * 2 * (1 + 3), "two epochs, two parts"
+    check_same(records["ddp"], records["one"])
 
 
 def coordinate(ray: Any, coordinator: Callable[[], list[Any]]) -> list[Any]:

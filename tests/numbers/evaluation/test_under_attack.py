@@ -1,5 +1,6 @@
 """Evaluations under attacks by prompts: aligned with the plain one, and as long."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,22 @@ class SameWeights(WeightAttack):
         yield from self.points()
 
 
+class MovedWeights(WeightAttack):
+    """Puts other weights into other memory, as `Module.to` does."""
+
+    label = "Weights in other memory"
+
+    def points(self) -> tuple[str, ...]:
+        return ("moved",)
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        del tools
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.data = weight + 1
+        yield "moved"
+
+
 def evaluator(tokenizer: Any, max_length: int = 60) -> Evaluator:
     return Evaluator(
         {"retain": RETAIN, "forget": FORGET},
@@ -89,6 +106,22 @@ def test_an_identity_has_the_plain_evaluation(attack: Attack, sharp: Any, tokeni
         # Other batches than the plain one's: some CPUs round their sums otherwise.
         np.testing.assert_allclose(seen.answer_loss, plain.answer_loss, rtol=1e-6)
         np.testing.assert_allclose(seen.perturbed_loss, plain.perturbed_loss, rtol=1e-6)
+
+
+def test_weights_that_an_attack_has_moved_are_restored_as_well(sharp: Any, tokenizer: Any) -> None:
+    model = copy.deepcopy(sharp)
+    left = [weight.detach() for weight in model.parameters()]  # keeps the memory from new use
+    rules = evaluator(tokenizer)
+    (found,) = under(MovedWeights(), model, rules).values()
+    for weight, old in zip(model.parameters(), left, strict=True):
+        assert weight.data_ptr() != old.data_ptr()
+    plain = rules(sharp).sets["forget"]
+    assert not np.allclose(found.sets["forget"].answer_loss, plain.answer_loss), "it has changed"
+    before = {**dict(sharp.named_parameters()), **dict(sharp.named_buffers())}
+    after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    assert [*after] == [*before]
+    for name, tensor in after.items():
+        assert torch.equal(tensor, before[name]), name
 
 
 def test_what_an_attack_adds_to_a_prompt_does_not_shorten_its_answer(
