@@ -137,7 +137,11 @@ class EvaluationSetup:
             The variant and the evaluation. The variant is empty without an attack, and
             `relearning@13` for a point of an attack. Under an attack, an evaluation has only the
             sets and rows that the attack is about.
+
+        Raises:
+            EvaluationError: An attack leaves no row to evaluate. Nothing is loaded then.
         """
+        self._check_rows_under(attacks)
 
         @lru_cache(maxsize=1)
         def start_model() -> Any:
@@ -156,6 +160,16 @@ class EvaluationSetup:
                 plain = evaluator.with_start_losses(plain, loaded if is_start else start_model())
             yield "", plain
             yield from self._under_attacks(attacks, loaded, plain, start_model)
+
+    def _check_rows_under(self, attacks: Sequence[AttackSpec]) -> None:
+        """Check that each attack leaves rows to evaluate."""
+        if not attacks:
+            return
+        from unlearnbench.runs.under_attack import attack_rows, check_asked_rows
+
+        rows = attack_rows(self.rows, self.forget)
+        for spec in attacks:
+            check_asked_rows(spec.name, attack_from_spec(spec), self.evaluator, rows)
 
     def _under_attacks(
         self,

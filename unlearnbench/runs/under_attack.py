@@ -121,6 +121,28 @@ def evaluations_under(
                     yield of_trial.variant(point) + part, complete
 
 
+def check_asked_rows(name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows) -> None:
+    """Check that an attack leaves rows to evaluate, before a model is loaded for it.
+
+    Args:
+        name: Name of the attack.
+        attack: The attack.
+        evaluator: The evaluator of the plain rows.
+        rows: What the attack may use. If it reads a model's answers, there need not be any yet.
+
+    Raises:
+        EvaluationError: It leaves none. With a search, it leaves only one row of a set.
+        PluginError: The attack fails.
+    """
+    named = _NamedAttack(name, attack)
+    if attack.reads_answers:
+        questions = (item.question for items in evaluator.sets.values() for item in items)
+        rows = replace(rows, answers={row.question: "An answer." for row in questions})
+    asked = _asked_rows(named, evaluator, rows)
+    if searches(attack):
+        _parts(named, evaluator, asked)
+
+
 @dataclass(frozen=True)
 class _NamedAttack:
     """An attack and its name in the configuration."""
@@ -183,8 +205,9 @@ def _asked_rows(
     if not any(evaluator.roles.get(name) in attack.plugin.roles for name in asked):
         roles = ", ".join(sorted(attack.plugin.roles))
         raise EvaluationError(
-            f"attack {attack.name!r}: there is no row to evaluate in sets of role {roles}; leave "
-            "it out"
+            f"attack {attack.name!r}: it leaves no row to evaluate in sets of role {roles} "
+            f"(`unlearnbench attacks show {attack.name}` describes which rows it takes); evaluate "
+            "more rows, or leave it out"
         )
     return asked
 
@@ -209,7 +232,8 @@ def _parts(
         if len(of_set.questions) < 2:
             raise EvaluationError(
                 f"attack {attack.name!r}: search needs two rows of {set_name} or more, one to "
-                "choose an attacker and one to report it, and there is one; leave `search` out"
+                "choose an attacker and one to report it, and there is one; evaluate more rows, or "
+                "leave `search` out"
             )
         reported[set_name] = of_set.every_second(0)
         choosing[set_name] = of_set.every_second(1)

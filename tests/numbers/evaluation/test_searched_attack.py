@@ -98,5 +98,5 @@ def test_sets_of_the_utility_alone_are_not_attacked(sharp: Any, tokenizer: Any) 
     rules = evaluator(tokenizer).with_sets({"retain": RETAIN}, {"retain": RETAIN})
     search = Relearning.model_validate({"rows": "forget", "search": SEARCH, "trials": 2})
     tools: Any = Tools(AttackRows(FORGET, RETAIN), lambda *_, **__: iter(()), lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(EvaluationError, match="no row to evaluate in sets of role forget; leave"):
+    with pytest.raises(EvaluationError, match="no row to evaluate in sets of role forget "):
         list(evaluations_under("relearning", search, sharp, rules, tools))
