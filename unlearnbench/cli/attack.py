@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +27,9 @@ from unlearnbench.cli.options import (
 from unlearnbench.cli.own_data import RowOptions
 
 if TYPE_CHECKING:
+    from unlearnbench.api.observations import Evaluation
     from unlearnbench.config.entries import AttackSpec
-    from unlearnbench.results.single import ModelRole, Variants
+    from unlearnbench.results.single import ModelRole
 
 app = new_group()
 
@@ -89,12 +91,12 @@ def attack(
     rules = get_profile(options.profile or DEFAULT_PROFILE, **vars(changes))
     specs = _attack_specs(attacks, settings, register_for_evaluation(plugins, rules))
     benchmark = data_settings(options.data)
-    models = evaluate_models(sources_of(model, retain, start), specs, options, benchmark, rules)
+    sources = sources_of(model, retain, start)
+    # Each evaluation is written at once, because a later attack may fail after hours.
+    keep = partial(_write_evaluation, Path(out)) if out else None
+    models = evaluate_models(sources, specs, options, benchmark, rules, keep=keep)
     if models is None:
         return 0
-    if out:
-        # Before anything is computed from the evaluations, because attacks may have taken hours.
-        _write_evaluations(models, Path(out))
 
     console = Console()
     results = results_of(models, options.forget, benchmark, specs)
@@ -149,12 +151,17 @@ def _attack_specs(
     return attack_specs({name: settings_of_attack.get(name, {}) for name in chosen})
 
 
-def _write_evaluations(models: Mapping[ModelRole, Variants], folder: Path) -> None:
-    """Write the observations of all models; those of other models into folders of their own."""
+def _write_evaluation(folder: Path, role: ModelRole, variant: str, evaluation: Evaluation) -> None:
+    """Write the observations of an evaluation.
+
+    Args:
+        folder: Folder of the model. Other models have folders of their own in it.
+        role: Role of the model that was evaluated.
+        variant: Name of the evaluation. It is empty without an attack.
+        evaluation: The evaluation.
+    """
     from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
     from unlearnbench.results.single import ModelRole
 
-    for role, variants in models.items():
-        target = folder if role == ModelRole.MODEL else folder / role
-        for variant, evaluation in variants.items():
-            write_observations(evaluation, target / f"{variant or 'plain'}{SUFFIX}")
+    target = folder if role == ModelRole.MODEL else folder / role
+    write_observations(evaluation, target / f"{variant or 'plain'}{SUFFIX}")

@@ -6,7 +6,8 @@ its evaluation log, unless it is to be attacked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unlearnbench.base.console import Console, progress_bar
@@ -42,6 +43,7 @@ def evaluate_models(
     benchmark: Benchmark,
     rules: Profile,
     metrics: MetricChoices | None = None,
+    keep: Callable[[ModelRole, str, Evaluation], None] | None = None,
 ) -> dict[ModelRole, dict[str, Evaluation]] | None:
     """Evaluate models, each without an attack and under all attacks.
 
@@ -54,6 +56,8 @@ def evaluate_models(
         benchmark: On whose sets they are evaluated.
         rules: By which they are evaluated.
         metrics: Metrics in addition to the usual ones, with their settings.
+        keep: Is called with the role, the variant and each evaluation as soon as there is one, in
+            the main process of a group. None: nothing is called.
 
     Returns:
         Evaluations by role and variant, or None in all but the main process of a group.
@@ -73,12 +77,15 @@ def evaluate_models(
     models: dict[ModelRole, dict[str, Evaluation]] = {ModelRole.MODEL: {}}
     for role, log in logs.items():
         models[role] = {PLAIN: log}
+        if keep is not None and is_main_process():
+            keep(role, PLAIN, log)
     for role, source in sources.items():
         if role not in logs:
             its_attacks = () if role is ModelRole.START else attacks
             # Without the model itself, attacks and metrics that read it are refused before.
             start = None if ModelRole.START in logs else sources.get(ModelRole.START)
-            models[role] = _evaluations(source, its_attacks, setup, start)
+            of_role = None if keep is None else partial(keep, role)
+            models[role] = _evaluations(source, its_attacks, setup, start, of_role)
     return models if is_main_process() else None
 
 
@@ -124,7 +131,11 @@ def _warn_of_uncounted_answers(
 
 
 def _evaluations(
-    source: str, attacks: Sequence[AttackSpec], setup: EvaluationSetup, start: str | None
+    source: str,
+    attacks: Sequence[AttackSpec],
+    setup: EvaluationSetup,
+    start: str | None,
+    keep: Callable[[str, Evaluation], None] | None,
 ) -> dict[str, Evaluation]:
     """Evaluate one model, and show the progress.
 
@@ -133,6 +144,7 @@ def _evaluations(
         attacks: Under which the model is evaluated, too.
         setup: Rows, rules and tokenizer.
         start: Folder or hub id of the start model, for attacks and metrics that read it.
+        keep: Is called with the variant and each evaluation, in the main process of a group.
 
     Returns:
         The evaluations by variant.
@@ -144,6 +156,8 @@ def _evaluations(
         shown = progress if is_main else None
         for variant, evaluation in setup.evaluations(source, attacks, start=start, progress=shown):
             variants[variant] = evaluation
+            if keep is not None and is_main:
+                keep(variant, evaluation)
             if variant and is_main:
                 console.note(f"evaluated {source} under {variant}")
     return variants

@@ -13,7 +13,7 @@ import pytest
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.cli import evaluated_models
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.evaluation.observation_file import read_observations
+from unlearnbench.evaluation.observation_file import SUFFIX, read_observations
 from unlearnbench.results.single import ModelRole
 from unlearnbench.testing import made_up_set
 from unlearnbench.testing.metric_checks import taken
@@ -134,6 +134,32 @@ def test_an_attack_that_breaks_the_weights_has_failed(run: Run, model_path: str)
     assert (found["variants"], found["lasting"]) == ({}, None)
 
 
+FAILING = """\
+from unlearnbench.api import WeightAttack
+
+class Failing(WeightAttack):
+    label = "Fails at its second point"
+
+    def points(self):
+        return ("first", "second")
+
+    def change(self, model, tools):
+        yield "first"
+        raise ValueError("no disk")
+"""
+
+
+def test_what_was_evaluated_before_an_attack_failed_is_kept(run: Run, model_path: str) -> None:
+    Path("failing.py").write_text(FAILING)
+    options = (*SMALL, "--plugin", "failing.py", "--out", "found")
+    code, out, err = run("attack", model_path, *options)
+    assert (code, out) == (2, "")
+    assert "no disk" in err
+    files = {path.name for path in Path("found").iterdir()}
+    assert files == {f"plain{SUFFIX}", f"failing@first{SUFFIX}"}
+    assert read_observations(Path("found", f"failing@first{SUFFIX}")).sets["forget"].questions
+
+
 def probabilities(mean: float, count: int = 40) -> FloatArray:
     return mean + np.random.default_rng(0).uniform(-0.05, 0.05, count)
 
@@ -162,7 +188,7 @@ def observed(forget: float, kept: float = 0.9) -> Evaluation:
 def returning(models: Any) -> Callable[..., Any]:
     """A function in place of the one that evaluates models, with evaluations by role."""
 
-    def evaluated(*_: object) -> Any:
+    def evaluated(*_: object, **__: object) -> Any:
         return {ModelRole(role): variants for role, variants in models.items()}
 
     return evaluated
