@@ -104,7 +104,13 @@ def evaluate(
     if tasks:
         scores = _task_scores(model, tasks, options, benchmark, rules, rows=changes.rows)
     sources = sources_of(model, retain, start)
-    models = evaluate_models(sources, (), options, benchmark, rules, chosen)
+
+    def write_model(role: ModelRole, _: str, evaluation: Evaluation) -> None:
+        # At once, because the evaluation of the retain model may fail after hours.
+        if out and role is ModelRole.MODEL:
+            write_observations(evaluation, Path(out))
+
+    models = evaluate_models(sources, (), options, benchmark, rules, chosen, write_model)
     if models is None:
         return 0
 
@@ -116,7 +122,6 @@ def evaluate(
         console.note(notice)
     _warn_of_missing_scores(rules, benchmark, chosen)
     if out:
-        write_observations(evaluation, Path(out))
         console.note(f"observations: {out}")
     if questions:
         retain_variants = models.get(ModelRole.RETAIN)

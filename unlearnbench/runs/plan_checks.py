@@ -6,7 +6,6 @@ together, so that a user can correct all of them at once.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from unlearnbench.api import registry
@@ -37,7 +36,7 @@ from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.lora_check import check_targets
 from unlearnbench.models.source import UnreachableError
 from unlearnbench.runs.model_sources import ModelSources
-from unlearnbench.runs.under_attack import attack_rows
+from unlearnbench.runs.under_attack import attack_rows, with_made_up_answers
 
 PlacedError = tuple[Loc, UnlearnbenchError]
 """An error, and the path of the setting that it is about: `("models", 0, "base")`."""
@@ -281,11 +280,8 @@ def _numbers_of_selected_rows(
         for name, questions in sets.items()
         if config.data.set_roles[name] in attack.roles
     }
-    # An attack may read the model's own answers, and no model has answered yet.
-    answers = {
-        question.question: "An answer." for questions in of_roles.values() for question in questions
-    }
-    rows = replace(attack_rows(benchmark, split), answers=answers)
+    questions_of_roles = [question for questions in of_roles.values() for question in questions]
+    rows = with_made_up_answers(attack_rows(benchmark, split), questions_of_roles)
     return {
         name: sum(attack.selects(question, rows) for question in questions)
         for name, questions in of_roles.items()

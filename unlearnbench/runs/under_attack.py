@@ -6,7 +6,7 @@ such as a number of optimiser steps or a kind of prompt. At each point, the rows
 selects are evaluated. At the end, the weights are restored.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -128,19 +128,26 @@ def check_asked_rows(name: str, attack: Attack, evaluator: Evaluator, rows: Atta
         name: Name of the attack.
         attack: The attack.
         evaluator: The evaluator of the plain rows.
-        rows: What the attack may use. If it reads a model's answers, there need not be any yet.
+        rows: What the attack may use. A model need not have answered yet.
 
     Raises:
-        EvaluationError: It leaves none. With a search, it leaves only one row of a set.
-        PluginError: The attack fails.
+        EvaluationError: The attack leaves no row. With a search, it leaves only one row of a set.
+        PluginError: `selects` of the attack fails.
     """
     named = _NamedAttack(name, attack)
-    if attack.reads_answers:
-        questions = (item.question for items in evaluator.sets.values() for item in items)
-        rows = replace(rows, answers={row.question: "An answer." for row in questions})
-    asked = _asked_rows(named, evaluator, rows)
+    questions = [item.question for items in evaluator.sets.values() for item in items]
+    asked = _asked_rows(named, evaluator, with_made_up_answers(rows, questions))
     if searches(attack):
         _parts(named, evaluator, asked)
+
+
+def with_made_up_answers(rows: AttackRows, questions: Iterable[Question]) -> AttackRows:
+    """Return rows in which each question has an answer.
+
+    An attack may read the model's own answers. Before a model has answered, a check whether the
+    attack fits the rows needs some answers in their place.
+    """
+    return replace(rows, answers={question.question: "An answer." for question in questions})
 
 
 @dataclass(frozen=True)
@@ -381,9 +388,10 @@ def restored(model: Any) -> Generator[None, None, None]:
             # `Module.to` moves weights to other memory, and replaces buffers. So the tensors that
             # the model has now are restored, and not those that it had before.
             for name, part in _own_parts_of_tensors(model).items():
-                copy = copies.get(name)
-                if copy is not None and copy.shape == part.shape:
-                    part.copy_(copy)
+                before = copies.get(name)
+                # A module that replaced another one may have a weight of another shape.
+                if before is not None and before.shape == part.shape:
+                    part.copy_(before)
         for name, parameter in model.named_parameters():
             parameter.grad = None
             parameter.requires_grad_(was_trained.get(name, parameter.requires_grad))

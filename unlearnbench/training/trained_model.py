@@ -84,8 +84,8 @@ class TrainedModel:
         accelerator = self.accelerator
         device = accelerator.device
         if device.type == "cpu":
-            # accelerate numbers the CPU of several processes. To torch, `cpu:0` is not the device
-            # `cpu`, so it would move all weights into new memory.
+            # accelerate gives the CPU of several processes a number. torch takes `cpu:0` for
+            # another device than `cpu`, so `to` would copy all weights into new memory.
             device = torch.device("cpu")
         model = model.to(device)
         if accelerator.num_processes == 1:

@@ -1,6 +1,7 @@
 """`unlearnbench evaluate` and `score` print the metrics of a model and of a log."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import PluginError
 from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
+from unlearnbench.evaluation.observation_file import read_observations
 
 from ...chat_models import fitted
 from ...factories.command_line import Run
@@ -188,6 +190,18 @@ def test_a_metric_that_reads_the_start_model(run: Run, model_path: str) -> None:
     assert 0 < metrics["fluency_forget"] <= 1
     code, _, err = run(*asked, "--start", "log.safetensors")
     assert (code, "its log is not enough" in err) == (2, True)
+
+
+def test_the_log_is_kept_if_the_retain_model_cannot_be_loaded(run: Run, model_path: str) -> None:
+    shutil.copytree(model_path, "broken")
+    config = json.loads(Path("broken/config.json").read_text())
+    config["intermediate_size"] += 8
+    Path("broken/config.json").write_text(json.dumps(config))
+    others = ("--retain", "broken", "--out", "log.safetensors")
+    code, out, err = run("evaluate", model_path, *SMALL_EVALUATION, *others)
+    assert (code, out) == (2, "")
+    assert "broken" in err
+    assert read_observations(Path("log.safetensors")).sets["forget"].questions
 
 
 def test_a_log_that_lacks_what_a_metric_reads(run: Run, model_path: str) -> None:
