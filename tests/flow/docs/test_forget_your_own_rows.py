@@ -1,4 +1,5 @@
-"""The tutorial on rows about a made-up company: its files, commands and settings."""
+"""The tutorial on rows about a made-up company: its files, commands and settings. The study of
+attackers continues it."""
 
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ from .blocks import blocks, commands
 
 TUTORIALS = Path(__file__).parents[3] / "docs" / "tutorials"
 PAGE = (TUTORIALS / "forget-your-own-rows.md").read_text(encoding="utf-8")
+STUDY = (TUTORIALS.parent / "studies" / "attackers.md").read_text(encoding="utf-8")
 WEIGHTS_OF_SMOLLM2 = 134_515_008
 
 
@@ -82,3 +84,27 @@ def test_the_file_needs_no_change_but_the_two_settings_of_the_page() -> None:
     assert (written.evaluation.every, config.evaluation.every) == (1, 2)
     steps = [spec.attacks[0].settings["steps"] for spec in (written, config)]
     assert [list(of) for of in steps] == [[10], [5]]
+
+
+@pytest.mark.usefixtures("files")
+def test_the_study_of_attackers_extends_the_file() -> None:
+    assert main([*words_of("configs new")]) == 0
+    (block,) = (one for one in blocks(STUDY) if one.title == "company-tuned.yaml")
+    Path(block.title).write_text(block.text, encoding="utf-8")
+    written = load_config("company.yaml")
+    config = load_config(block.title)
+    assert [grid.specs[0].label for grid in config.methods] == ["npo+nll", "general-ce-u", "ce-u"]
+    assert (config.models, config.seeds) == (written.models, written.seeds)
+    (attack,) = config.attacks
+    assert attack.name == "relearning"
+    # The first of the study's four attackers is the tutorial's, with the five steps of its sweep.
+    (of_the_tutorial,) = load_config(
+        "company.yaml", [word for word in words_of("sweep") if "=" in word]
+    ).attacks
+    assert attack.settings["trials"] == 4
+    changed = {
+        key
+        for key, value in of_the_tutorial.settings.items()
+        if key != "search" and attack.settings.get(key) != value
+    }
+    assert not changed
