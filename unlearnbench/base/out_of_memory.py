@@ -5,21 +5,20 @@ divided by the counts of the whole step, so only rounding differs. A size that d
 tried again, neither later in the run nor by a process that resumes the run.
 """
 
-import ctypes
 import gc
 import json
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import psutil
 import torch
 
 from unlearnbench.base.atomic import write_text
 from unlearnbench.base.distributed import all_gather, rank, world_size
 from unlearnbench.base.errors import EvaluationError, StartOverError, TrainingError
 from unlearnbench.base.gpu_share import WHOLE, gpu_share
+from unlearnbench.base.heap import trim_heap
 
 FILE = "memory.json"
 """File in which a run notes the sizes that fit."""
@@ -34,9 +33,6 @@ _SIGNS = (
     "DefaultCPUAllocator: can't allocate memory",
 )
 """Parts of messages of libraries below torch, whose errors have no type of their own."""
-
-_LARGE_PROCESS = 2**30
-"""Bytes of a process from which on freed memory is returned to the system."""
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -317,16 +313,6 @@ def empty_cache() -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     trim_heap()
-
-
-def trim_heap() -> None:
-    """Return freed memory to the system, if the process is large.
-
-    glibc keeps freed memory in pieces that may be too small for what is needed next.
-    """
-    if psutil.Process().memory_info().rss > _LARGE_PROCESS:
-        with suppress(OSError, AttributeError):  # The process may use another C library.
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from unlearnbench.api.plugin_code import describe
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, no_room
 from unlearnbench.base.garbage_collection import keep_what_is_imported
+from unlearnbench.base.heap import keep_freed_memory
 from unlearnbench.base.redaction import redact
 from unlearnbench.base.signals import EXIT_CODE, Stopped
 from unlearnbench.cli import (
@@ -144,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if argv is None:
         keep_what_is_imported()
+        keep_freed_memory()
     arguments = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in arguments
     if show_traceback:

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.base.errors import ModelError
-from unlearnbench.base.out_of_memory import empty_cache, trim_heap
+from unlearnbench.base.heap import trim_heap
+from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout, build_tree

@@ -20,6 +20,7 @@ from unlearnbench.api.plugin_source import Texts
 from unlearnbench.base import hub
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.garbage_collection import keep_what_is_imported
+from unlearnbench.base.heap import keep_freed_memory
 from unlearnbench.base.provenance import git_state, set_git_state, versions
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
@@ -106,6 +107,7 @@ class WorkerContext:
             UnlearnbenchError: This node has other versions of packages than the driver.
         """
         keep_what_is_imported()
+        keep_freed_memory()
         check_versions(self.versions)
         if self.git is not None:
             set_git_state(self.git)
