@@ -45,6 +45,7 @@ from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
 from unlearnbench.results.asked_rows import before_rows
 from unlearnbench.results.comparable_records import check_comparable_records
 from unlearnbench.results.finalize_notes import FinalizationNotes
+from unlearnbench.results.known_faults import was_not_restored
 from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile
 from unlearnbench.results.rules import OBSERVED_BY, RecordRules, Rules, recorded_metrics, rules_of
@@ -398,6 +399,8 @@ class _Finalization:
             self._rules_keys.add(rules.key)
             self._notes.unusable_metrics.update(rules.schema.unusable)
             self._compare_observing_code(record, rules)
+            if was_not_restored(record):
+                self._notes.not_restored.append(record.id)
             stored = record.provenance.get(NUMBERS)
             is_current = bool(
                 stored and rules.key and stored == _inputs_hash(rules.key, record, references)

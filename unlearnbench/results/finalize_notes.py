@@ -32,6 +32,9 @@ class FinalizationNotes:
     )
     """Ids of records by the metric whose observing code has changed since they were evaluated."""
 
+    not_restored: list[str] = field(default_factory=list[str])
+    """Ids of runs for which `known_faults.was_not_restored` holds."""
+
     def sentences(self, record_count: int) -> Iterator[str]:
         """Yield a sentence for each kind of reason that occurred.
 
@@ -73,4 +76,12 @@ class FinalizationNotes:
                 f"({min(ids)} for one) were evaluated, and what it observes cannot be observed "
                 "again without the models; delete these folders in records/ and start the sweep "
                 "again, or give the sweep another name"
+            )
+        if self.not_restored:
+            yield (
+                f"numbers of {len(self.not_restored)} of {record_count} records "
+                f"({min(self.not_restored)} for one) may be wrong, because version 0.4.0 and "
+                "earlier did not restore the weights after an attack that trains if a run had "
+                "several processes on CPUs; start the sweep under another name, so that its start "
+                "and retain models are attacked again, too"
             )

@@ -30,6 +30,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.report.report import finish
 from unlearnbench.results.finalize import finalize, references_of, table_of
+from unlearnbench.results.known_faults import was_not_restored
 from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.records import Record, read_records, write_record
 from unlearnbench.results.rules import rules_of
@@ -439,6 +440,34 @@ def test_an_observation_by_other_code_has_a_note(tmp_path: Path) -> None:
     made[0] = replace(made[0], provenance={"observed_by": {"rank": "other code"}})
     (note,) = table_of(made).notes
     assert note.startswith(f"rank: its code has changed since 1 of {len(made)} records")
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_noted"),
+    [
+        ({}, True),
+        ({"versions": {}}, True),
+        ({"versions": {"unlearnbench": "0.3.0"}}, True),
+        ({"versions": {"unlearnbench": "0.4.1"}}, False),
+        ({"device": "NVIDIA H100"}, False),
+        ({"processes": 1}, False),
+    ],
+    ids=str,
+)
+def test_a_run_whose_weights_were_not_restored_has_a_note(
+    changed: Change, is_noted: bool, tmp_path: Path
+) -> None:
+    origin = {"processes": 2, "device": "cpu", "versions": {"unlearnbench": "0.4.0"}, **changed}
+    records = [*read_records(a_folder(tmp_path))]
+    first = next(i for i, record in enumerate(records) if record.kind == "run")
+    assert records[first].spec["attacks"]
+    records[first] = replace(records[first], provenance=origin)
+    notes = table_of(records).notes
+    assert len(notes) == is_noted
+    if is_noted:
+        assert f"1 of {len(records)} records ({records[first].id} for one) may be wrong" in notes[0]
+    without = replace(records[first], spec={**records[first].spec, "attacks": []}, attacked=())
+    assert not was_not_restored(without)
 
 
 def test_a_damaged_file_leaves_the_recorded_numbers_and_a_note(tmp_path: Path) -> None:
