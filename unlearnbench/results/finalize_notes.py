@@ -80,8 +80,8 @@ class FinalizationNotes:
         if self.not_restored:
             yield (
                 f"numbers of {len(self.not_restored)} of {record_count} records "
-                f"({min(self.not_restored)} for one) may be wrong, because version 0.4.0 and "
-                "earlier did not restore the weights after an attack that trains if a run had "
-                "several processes on CPUs; start the sweep under another name, so that its start "
-                "and retain models are attacked again, too"
+                f"({min(self.not_restored)} for one) may be wrong: before version 0.4.1, a run of "
+                "several processes on CPUs did not restore its weights after an attack that "
+                "trains; start the sweep under another name, so that its start and retain models "
+                "are attacked again, too"
             )

@@ -1,36 +1,60 @@
-"""Records whose numbers may be wrong by a fault of an earlier version, although their ids stayed.
+"""Find records that a fault of an earlier version may have made wrong, without another id.
 
-An id changes with a correction if the fault depends on what the id is made of
-(`models/corrections.py`). The ids of runs do not depend on their resources, so that a sweep can go
-on with others. A fault that depends on resources is recognised here, by what a record says of its
-origin.
+The id of a run changes with a correction if the fault depends on what the id is made of
+(`models/corrections.py`). Ids do not depend on resources, so that a sweep can go on with others. So
+a fault that depends on resources is recognised here, by what a record says of its origin.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
+from unlearnbench.api.attack import WeightAttack
+from unlearnbench.results.attack_variants import attack_class
 from unlearnbench.results.records import Record
 
-_TRAINING_ATTACKS = frozenset({"fine-tuning", "relearning"})
-_LAST_VERSION_WITHOUT_RESTORING = "0.4.0"
+_FIRST_VERSION_THAT_RESTORES = (0, 4, 1)
 
 
 def was_not_restored(record: Record) -> bool:
-    """Whether the weights of a run may not have been restored after an attack that trains.
+    """Whether a run may have gone on with weights that an attack had trained.
 
-    Until version 0.4.0, they were not if several processes trained on CPUs. The next attack and the
-    next attacker of a search, and with `at: every` the training, began with the attacked weights.
+    Before version 0.4.1, weights were not restored after an attack that trains if several processes
+    trained on CPUs. What came next began with the attacked weights: the next attacker of a search,
+    the next attack, the training after an attack at `every` or the `best` epoch, and the run of the
+    next request. A single attack at the end of a run was right.
+
+    Start and retain models had the same fault, but their records do not say how many processes
+    there were. So this function recognises only runs.
     """
     origin = record.provenance
-    if origin.get("processes", 1) == 1 or not str(origin.get("device", "")).startswith("cpu"):
+    several_processes = (origin.get("processes") or 1) > 1
+    on_cpus = str(origin.get("device")).startswith("cpu")
+    if not several_processes or not on_cpus or _restores(origin.get("versions") or {}):
         return False
     attacks: list[Mapping[str, Any]] = record.spec.get("attacks") or []
-    if not any(attack["name"] in _TRAINING_ATTACKS for attack in attacks):
+    training_attacks = [attack for attack in attacks if _trains(attack["name"])]
+    if not training_attacks:
         return False
-    from packaging.version import InvalidVersion, Version
+    follows_another_request = bool(record.spec.get("after"))
+    return len(attacks) > 1 or follows_another_request or _goes_on(training_attacks[0]["settings"])
 
+
+def _restores(versions: Mapping[str, str]) -> bool:
+    """Whether the version that made a record restores weights. False if it is not known."""
     try:
-        version = Version(str(origin.get("versions", {}).get("unlearnbench")))
+        return Version(str(versions.get("unlearnbench"))).release >= _FIRST_VERSION_THAT_RESTORES
     except InvalidVersion:
-        return True
-    return version <= Version(_LAST_VERSION_WITHOUT_RESTORING)
+        return False
+
+
+def _trains(name: str) -> bool:
+    """Whether an attack trains the model. False if it is not installed."""
+    kind = attack_class(name)
+    return kind is not None and issubclass(kind, WeightAttack) and kind.trains
+
+
+def _goes_on(settings: Mapping[str, Any]) -> bool:
+    """Whether something follows an attack: another attacker of its search, or training."""
+    return settings.get("search") is not None or settings.get("at", "last") != "last"

@@ -442,32 +442,66 @@ def test_an_observation_by_other_code_has_a_note(tmp_path: Path) -> None:
     assert note.startswith(f"rank: its code has changed since 1 of {len(made)} records")
 
 
+RELEARNING = {"name": "relearning", "settings": {"at": "last", "search": None}}
+SEARCHED = {"name": "relearning", "settings": {"at": "last", "search": {"learning_rate": {}}}}
+QUANTIZATION = {"name": "quantization", "settings": {"at": "every"}}
+
+
+def at(when: str) -> dict[str, Any]:
+    """The attack that trains, at other epochs."""
+    return {"name": "relearning", "settings": {"at": when}}
+
+
 @pytest.mark.parametrize(
-    ("changed", "is_noted"),
+    ("origin", "spec", "is_noted"),
     [
-        ({}, True),
-        ({"versions": {}}, True),
-        ({"versions": {"unlearnbench": "0.3.0"}}, True),
-        ({"versions": {"unlearnbench": "0.4.1"}}, False),
-        ({"device": "NVIDIA H100"}, False),
-        ({"processes": 1}, False),
+        ({}, {}, True),
+        ({"versions": {}}, {}, True),
+        ({"versions": None}, {}, True),
+        ({"versions": {"unlearnbench": "0.3.0"}}, {}, True),
+        ({"versions": {"unlearnbench": "0.4.0+local"}}, {}, True),
+        ({"versions": {"unlearnbench": "0.4.1"}}, {}, False),
+        ({"device": "NVIDIA H100"}, {}, False),
+        ({"device": None}, {}, False),
+        ({"processes": 1}, {}, False),
+        ({"processes": None}, {}, False),
+        ({}, {"attacks": []}, False),
+        ({}, {"attacks": [RELEARNING]}, False),
+        ({}, {"attacks": [RELEARNING], "after": "the run before"}, True),
+        ({}, {"attacks": [SEARCHED]}, True),
+        ({}, {"attacks": [at("best")]}, True),
+        ({}, {"attacks": [QUANTIZATION]}, False),
+        ({}, {"attacks": [{**RELEARNING, "name": "not-installed"}, QUANTIZATION]}, False),
+        ({}, {"attacks": [QUANTIZATION, RELEARNING]}, True),
     ],
     ids=str,
 )
-def test_a_run_whose_weights_were_not_restored_has_a_note(
-    changed: Change, is_noted: bool, tmp_path: Path
+def test_a_run_whose_weights_were_not_restored_is_recognised(
+    origin: Change, spec: Change, is_noted: bool, tmp_path: Path
 ) -> None:
-    origin = {"processes": 2, "device": "cpu", "versions": {"unlearnbench": "0.4.0"}, **changed}
+    run = next(each for each in read_records(a_folder(tmp_path)) if each.kind == "run")
+    before = {"processes": 2, "device": "cpu", "versions": {"unlearnbench": "0.4.0"}}
+    made = replace(
+        run,
+        provenance={**before, **origin},
+        spec={**run.spec, "attacks": [at("every")], **spec},
+    )
+    assert was_not_restored(made) is is_noted
+
+
+def test_runs_whose_weights_were_not_restored_are_counted_in_a_note(tmp_path: Path) -> None:
     records = [*read_records(a_folder(tmp_path))]
-    first = next(i for i, record in enumerate(records) if record.kind == "run")
-    assert records[first].spec["attacks"]
-    records[first] = replace(records[first], provenance=origin)
-    notes = table_of(records).notes
-    assert len(notes) == is_noted
-    if is_noted:
-        assert f"1 of {len(records)} records ({records[first].id} for one) may be wrong" in notes[0]
-    without = replace(records[first], spec={**records[first].spec, "attacks": []}, attacked=())
-    assert not was_not_restored(without)
+    runs = [index for index, record in enumerate(records) if record.kind == "run"]
+    assert table_of(records).notes == ()
+    origin = {"processes": 2, "device": "cpu", "versions": {"unlearnbench": "0.4.0"}}
+    for index in runs:
+        spec = {**records[index].spec, "after": "the run before"}
+        records[index] = replace(records[index], provenance=origin, spec=spec)
+    (note,) = table_of(records).notes
+    first = min(records[index].id for index in runs)
+    assert note.startswith(
+        f"numbers of {len(runs)} of {len(records)} records ({first} for one) may be wrong"
+    )
 
 
 def test_a_damaged_file_leaves_the_recorded_numbers_and_a_note(tmp_path: Path) -> None:
