@@ -195,7 +195,8 @@ def metric_choices(settings: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Ma
     Raises:
         PluginError: With a line for each unknown metric and each wrong setting.
     """
-    if not isinstance(settings, Mapping):
+    # A caller of the Python API may pass anything.
+    if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PluginError(
             f"metrics: expected the settings of each metric by its name, got "
             f"{shortened(settings)}; write {{name: {{}}}} for a metric without settings"
