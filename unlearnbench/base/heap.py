@@ -30,6 +30,8 @@ _CHOSEN_BY_USER = ("GLIBC_TUNABLES", "MALLOC_")
 def keep_freed_memory() -> None:
     """Let this process keep more of the memory that it frees, for what it allocates next.
 
+    Until `trim_heap`, a thread may keep all allocations below 32 MiB that it has freed.
+
     Call it only in processes of our own, because it affects all code of the process. It changes
     nothing if the user has set `MALLOC_…` or `GLIBC_TUNABLES`.
     """

@@ -31,7 +31,6 @@ class FinalizationNotes:
         default_factory=lambda: defaultdict[str, list[str]](list)
     )
     """Ids of records by the metric whose observing code has changed since they were evaluated."""
-
     not_restored: list[str] = field(default_factory=list[str])
     """Ids of runs for which `known_faults.was_not_restored` holds."""
 

@@ -22,8 +22,8 @@ def was_not_restored(record: Record) -> bool:
 
     Before version 0.4.1, weights were not restored after an attack that trains if several processes
     trained on CPUs. What came next began with the attacked weights: the next attacker of a search,
-    the next attack, the training after an attack at `every` or the `best` epoch, and the run of the
-    next request. A single attack at the end of a run was right.
+    the next attack, the training that followed (`at: every` or `at: best`), and the run of the next
+    request. A single attack at the end of a run was right.
 
     Start and retain models had the same fault, but their records do not say how many processes
     there were. So this function recognises only runs.
@@ -34,11 +34,13 @@ def was_not_restored(record: Record) -> bool:
     if not several_processes or not on_cpus or _restores(origin.get("versions") or {}):
         return False
     attacks: list[Mapping[str, Any]] = record.spec.get("attacks") or []
-    training_attacks = [attack for attack in attacks if _trains(attack["name"])]
-    if not training_attacks:
+    if not any(_trains(attack["name"]) for attack in attacks):
         return False
-    follows_another_request = bool(record.spec.get("after"))
-    return len(attacks) > 1 or follows_another_request or _goes_on(training_attacks[0]["settings"])
+    continues_another_run = bool(record.spec.get("after"))
+    if len(attacks) > 1 or continues_another_run:
+        return True
+    (only_attack,) = attacks
+    return _goes_on(only_attack["settings"])
 
 
 def _restores(versions: Mapping[str, str]) -> bool:
